@@ -1,0 +1,43 @@
+"""Slices: the smallest things that are handed out, and the holds that leases have on them."""
+
+from dataclasses import dataclass
+
+from gpuspawner.domain.devices import DeviceUUID, HostId, Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A whole device, one instance, or one share of a device.
+
+    ``unit`` names the part of the device that nobody else may hold at the same time: ``whole``,
+    the instance's UUID, or ``share-<ordinal>``. ``uuid`` is what the engine is asked for: the
+    instance's UUID, else the device's.
+    """
+
+    host_id: HostId
+    device_uuid: DeviceUUID
+    mode: Mode
+    unit: str
+    memory_mib: int | None  # what the holder may use; None when the hardware does not say
+    compute_percent: int | None = None
+    instance_profile: str | None = None
+    model: str = ""
+
+    @property
+    def uuid(self) -> DeviceUUID:
+        """The UUID under which the engine attaches this slice."""
+        return DeviceUUID(self.unit) if self.mode is Mode.INSTANCE else self.device_uuid
+
+    @property
+    def slice_id(self) -> str:
+        """A name of the slice that is unique in the pool and stable over restarts."""
+        return f"{self.device_uuid}/{self.unit}" if self.mode.is_share else str(self.uuid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """One slice held by one living lease; ``group`` is who may share the device with it."""
+
+    lease_id: int
+    slice: Slice
+    group: str | None = None
