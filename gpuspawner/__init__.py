@@ -5,12 +5,14 @@ jupyterhub, docker, SQLAlchemy nor pynvml. A site's ``jupyterhub_config.py`` cal
 ``gpuspawner.configure(c)`` as its last line.
 """
 
+from typing import Any
+
 from gpuspawner._version import __version__
 
 __all__ = ["__version__", "configure"]
 
 
-def configure(c, **settings):
+def configure(c: Any, **settings: Any) -> None:
     """Wire spawner, service, agent, roles and limits into a JupyterHub configuration.
 
     See `gpuspawner.hubconfig.configure` for the settings; this wrapper only keeps the import of
@@ -18,4 +20,4 @@ def configure(c, **settings):
     """
     from gpuspawner.hubconfig import configure as configure_hub
 
-    return configure_hub(c, **settings)
+    configure_hub(c, **settings)

@@ -1,0 +1,1 @@
+"""The loops of a GPU host: look at devices, look at the servers of living leases."""

@@ -1,0 +1,1 @@
+"""How an engine is asked, and what a slice becomes in its terms."""

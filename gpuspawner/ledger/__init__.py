@@ -1,0 +1,1 @@
+"""What is remembered: tables, migrations, and the store with its one write transaction."""

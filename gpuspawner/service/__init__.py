@@ -1,0 +1,1 @@
+"""The hub service ``gpu``: pages and REST."""

@@ -1,0 +1,1 @@
+"""The spawners: thin classes that parse, call the broker and render."""

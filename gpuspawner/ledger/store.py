@@ -1,0 +1,172 @@
+"""The ledger: what is remembered, behind one write transaction at a time.
+
+On SQLite a write begins with BEGIN IMMEDIATE and is synchronous, since a grant must survive a
+power cut; reads go through a second engine with deferred transactions, since a page must not wait
+like a writer. One lock per process stands before the write transaction: ten writers of one
+process then queue in memory and not in the database's busy handler. On PostgreSQL a write locks
+the pool's row. Every call blocks: run it in a worker thread.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, create_engine, event, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.pool import QueuePool
+
+from gpuspawner.ledger import tables
+from gpuspawner.ledger.encoding import decode_inventory, decode_profile
+from gpuspawner.ledger.migrate import migrate
+from gpuspawner.ledger.reader import Reader
+from gpuspawner.ledger.writer import Writer
+
+DEFAULT_URL: Final = "sqlite:///gpuspawner.sqlite"
+BUSY_SECONDS: Final = 10.0
+
+
+class LedgerAwayError(Exception):
+    """The ledger cannot be read or written now. Nothing was written."""
+
+
+class Ledger:
+    """An open ledger. Made in one place of a process and passed on."""
+
+    def __init__(self, url: str = DEFAULT_URL, *, busy_seconds: float = BUSY_SECONDS) -> None:
+        """Name the database by SQLAlchemy URL; nothing is opened yet.
+
+        Raises:
+            ValueError: neither a SQLite file nor PostgreSQL.
+        """
+        self.url = _checked(url)
+        self._busy_seconds = busy_seconds
+        self._lock = threading.Lock()
+        self._open_lock = threading.Lock()
+        self._engines: tuple[Engine, Engine] | None = None
+        # Equal texts recur in every settlement; decoding them once keeps it short.
+        self._profile = lru_cache(maxsize=1024)(decode_profile)
+        self._inventory = lru_cache(maxsize=64)(decode_inventory)
+
+    @contextmanager
+    def write(self) -> Iterator[Writer]:
+        """One write transaction: committed at the end, rolled back on any exception.
+
+        Raises:
+            LedgerAwayError: locked for too long, full, read-only or not reachable.
+        """
+        with self._translated():
+            writing, _ = self._opened()
+            if not self._lock.acquire(timeout=self._busy_seconds):
+                raise LedgerAwayError("the ledger is busy: another write of this process hangs")
+            try:
+                with writing.begin() as connection:
+                    if connection.dialect.name == "postgresql":
+                        connection.execute(select(tables.pool.c.pool_id).with_for_update())
+                    yield Writer(connection, self._profile, self._inventory)
+            finally:
+                self._lock.release()
+
+    @contextmanager
+    def read(self) -> Iterator[Reader]:
+        """One consistent read.
+
+        Raises:
+            LedgerAwayError: not reachable.
+        """
+        with self._translated():
+            _, reading = self._opened()
+            with reading.connect() as connection:
+                yield Reader(connection, self._profile, self._inventory)
+
+    def close(self) -> None:
+        """Close all connections; the ledger opens again at the next use."""
+        with self._open_lock:
+            engines, self._engines = self._engines, None
+        for engine in engines or ():
+            engine.dispose()
+
+    def _opened(self) -> tuple[Engine, Engine]:
+        with self._open_lock:
+            if self._engines is None:
+                engines = _engines(self.url, self._busy_seconds)
+                try:
+                    with engines[0].begin() as connection:
+                        migrate(connection)
+                except BaseException:
+                    for engine in engines:
+                        engine.dispose()
+                    raise
+                self._engines = engines
+            return self._engines
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (OperationalError, InterfaceError) as error:
+            raise LedgerAwayError(f"the ledger cannot be used now: {_cause(error)}") from error
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise LedgerAwayError(f"the ledger went away: {_cause(error)}") from error
+            raise
+
+
+def _cause(error: DBAPIError) -> str:
+    """Return the driver's own words: the statement and its values stay out of logs."""
+    return str(error.orig).strip()
+
+
+def _checked(url: str) -> URL:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+        raise ValueError(
+            "the ledger's address must be sqlite:///FILE or postgresql://..., got "
+            f"{parsed.render_as_string(hide_password=True)!r}"
+        )
+    return parsed
+
+
+def _engines(url: URL, busy_seconds: float) -> tuple[Engine, Engine]:
+    if url.get_backend_name() == "postgresql":
+        engine = create_engine(
+            url,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": max(2, int(busy_seconds))},
+        )
+        return engine, engine
+    assert url.database is not None
+    file = Path(url.database)
+    if not file.exists():
+        # The ledger names people and what they use: readable by its owner only.
+        file.touch(mode=0o600)
+    writing = _sqlite_engine(url, busy_seconds, begin="BEGIN IMMEDIATE")
+    return writing, _sqlite_engine(url, busy_seconds, begin="BEGIN DEFERRED")
+
+
+def _sqlite_engine(url: URL, busy_seconds: float, *, begin: str) -> Engine:
+    engine = create_engine(
+        url,
+        poolclass=QueuePool,
+        connect_args={"timeout": busy_seconds, "check_same_thread": False},
+    )
+
+    @event.listens_for(engine, "connect")
+    def on_connect(dbapi_connection: Any, _record: Any) -> None:
+        # None: the driver begins nothing by itself, else SELECTs would run outside transactions.
+        dbapi_connection.isolation_level = None
+        cursor = dbapi_connection.cursor()
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def on_begin(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
