@@ -1,0 +1,1 @@
+"""What the hardware says: inventories by NVML and simulated ones."""

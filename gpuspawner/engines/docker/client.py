@@ -1,0 +1,239 @@
+"""Calls to the Docker Engine: each with a time limit, each error told apart.
+
+404 is an answer. 5xx, a time-out, a refused connection or half a body are not: they raise
+`EngineUnknownError`. The client is built at the first call, in the caller's worker thread, since
+building it asks the engine for its version. Every call blocks.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.utils import kwargs_from_env
+
+from gpuspawner.domain.leases import Evidence, Source
+from gpuspawner.engines.look import (
+    EngineRefusedError,
+    EngineUnknownError,
+    Finished,
+    Look,
+    Made,
+    Running,
+)
+
+CALL_SECONDS: Final = 60
+STOP_GRACE_SECONDS: Final = 10
+REMOVE_SECONDS: Final = 30
+
+Inspected = dict[str, Any]
+
+
+class DockerEngine:
+    """One engine, by a client that is made once. Safe to call from several threads."""
+
+    def __init__(
+        self, client_settings: Mapping[str, Any] | None = None, *, connections: int = 10
+    ) -> None:
+        """Name the engine; nothing is asked yet.
+
+        Args:
+            client_settings: arguments of ``docker.APIClient``; the environment's ``DOCKER_HOST``
+                and friends otherwise.
+            connections: how many calls may be under way at once.
+        """
+        self._settings = {
+            "version": "auto",
+            "timeout": CALL_SECONDS,
+            "num_pools": connections,
+            "max_pool_size": connections,
+            **kwargs_from_env(),
+            **(client_settings or {}),
+        }
+        self._client: docker.APIClient | None = None
+        self._lock = threading.Lock()
+
+    def client(self) -> docker.APIClient:
+        """Return the client.
+
+        Raises:
+            EngineUnknownError: the engine could not be asked for its version.
+        """
+        with _translated(), self._lock:
+            if self._client is None:
+                self._client = docker.APIClient(**self._settings)
+            return self._client
+
+    @property
+    def client_if_made(self) -> docker.APIClient | None:
+        """The client if there is one; never asks the engine."""
+        return self._client
+
+    def close(self) -> None:
+        """Close the client's connections; the next call makes a new one."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Make one call of docker-py's ``APIClient`` by name, with errors told apart.
+
+        Raises:
+            docker.errors.NotFound: the engine's 404.
+            EngineRefusedError: another 4xx.
+            EngineUnknownError: everything else.
+        """
+        with _translated():
+            return getattr(self.client(), method)(*args, **kwargs)
+
+    def inspect(self, name_or_id: str) -> Inspected | None:
+        """Return a container, or None when the engine is sure that there is none."""
+        try:
+            container: Inspected = self.call("inspect_container", name_or_id)
+        except NotFound:
+            return None
+        return container
+
+    def find(self, labels: Mapping[str, str]) -> list[Inspected]:
+        """Return the containers that carry all of these labels, oldest first, running or not."""
+        wanted = [f"{key}={value}" for key, value in labels.items()]
+        found = self.call("containers", all=True, filters={"label": wanted})
+        inspected = [self.inspect(item["Id"]) for item in found]
+        present = [
+            item
+            for item in inspected
+            if item is not None
+            and all((item["Config"]["Labels"] or {}).get(k) == v for k, v in labels.items())
+        ]
+        return sorted(present, key=lambda item: item["Created"])
+
+    def remove(self, container_id: str) -> None:
+        """Remove a container, by force, and wait until it is gone.
+
+        The engine answers before a removal is over, and 409 while another one is under way; the
+        name and the devices are free only once inspect says 404 (moby issue 37698).
+        """
+        try:
+            self.call("remove_container", container_id, force=True, v=True)
+        except NotFound:
+            return
+        except EngineRefusedError as error:
+            if error.status != 409:
+                raise
+        try:
+            self.call("wait", container_id, condition="removed", timeout=REMOVE_SECONDS)
+        except NotFound:
+            return
+
+    def stop(self, container_id: str, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
+        """Ask a container to end, kill it after the grace. One that is gone is fine."""
+        try:
+            self.call("stop", container_id, timeout=grace_seconds)
+        except NotFound:
+            return
+
+    def last_lines(self, container_id: str, lines: int = 15) -> str:
+        """Return the last lines that a container printed; empty when they cannot be had."""
+        try:
+            raw = self.call("logs", container_id, stdout=True, stderr=True, tail=lines)
+        except (NotFound, EngineRefusedError, EngineUnknownError):
+            return ""
+        text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+        return text.strip()[-4000:]
+
+    def image(self, reference: str) -> Inspected | None:
+        """Return an image, or None when it is not there."""
+        try:
+            image: Inspected = self.call("inspect_image", reference)
+        except (NotFound, ImageNotFound):
+            return None
+        return image
+
+    def pull(self, reference: str, on_progress: Callable[[str], None]) -> None:
+        """Pull an image, telling of its progress. Has no time limit of its own.
+
+        Raises:
+            EngineRefusedError: the registry or the engine said no.
+        """
+        repository, tag = docker.utils.parse_repository_tag(reference)
+        with _translated():
+            stream = self.client().pull(repository, tag=tag or "latest", stream=True, decode=True)
+            for line in stream:
+                if "error" in line:
+                    raise EngineRefusedError(str(line["error"]))
+                on_progress(str(line.get("status", "")))
+
+    def end_of_absent(
+        self, container_id: str, since: datetime, last_seen_at: datetime | None
+    ) -> Evidence:
+        """Return the best record of how a container that is gone ended.
+
+        The engine keeps a short history of events; where it has forgotten, the time when the
+        server was last seen alive stands in, and the record says so (hub facts H9).
+        """
+        events = self.call(
+            "events",
+            since=int(since.timestamp()),
+            until=datetime.now(UTC).replace(microsecond=0),
+            filters={"container": [container_id], "event": ["die"]},
+            decode=True,
+        )
+        try:
+            with _translated():
+                deaths = list(events)
+        except (EngineUnknownError, EngineRefusedError):
+            deaths = []
+        if deaths:
+            last = deaths[-1]
+            exit_code = last.get("Actor", {}).get("Attributes", {}).get("exitCode")
+            return Evidence(
+                source=Source.EVENTS,
+                finished_at=datetime.fromtimestamp(last["timeNano"] / 1e9, UTC),
+                exit_code=int(exit_code) if str(exit_code).lstrip("-").isdigit() else None,
+            )
+        return Evidence(source=Source.LAST_SEEN, finished_at=last_seen_at)
+
+
+def read_state(container: Inspected) -> Look:
+    """Say what an inspected container is."""
+    state = container["State"]
+    if state.get("Running") or state.get("Paused") or state.get("Restarting"):
+        return Running(run_id=container["Id"], started_at=parse_time(state["StartedAt"]))
+    if state.get("Status") == "created":
+        return Made(run_id=container["Id"])
+    return Finished(
+        run_id=container["Id"],
+        evidence=Evidence(
+            source=Source.ENGINE,
+            finished_at=parse_time(state["FinishedAt"]),
+            exit_code=state.get("ExitCode"),
+            out_of_memory=bool(state.get("OOMKilled")),
+        ),
+    )
+
+
+def parse_time(text: str) -> datetime:
+    """Read the engine's RFC 3339 times, which carry nanoseconds, as aware UTC."""
+    head, _, fraction = text.rstrip("Z").partition(".")
+    digits = fraction[:6].ljust(6, "0") if fraction[:1].isdigit() else "000000"
+    return datetime.fromisoformat(f"{head}.{digits}").replace(tzinfo=UTC)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except NotFound:
+        raise
+    except APIError as error:
+        text = str(error.explanation or error)
+        if error.is_client_error():
+            raise EngineRefusedError(text, error.status_code) from error
+        raise EngineUnknownError(text) from error
+    except (DockerException, requests.RequestException, OSError, ValueError) as error:
+        raise EngineUnknownError(f"the engine does not answer: {error}") from error

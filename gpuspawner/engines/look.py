@@ -1,0 +1,82 @@
+"""What an engine says about a server, in four words: running, made, finished, absent.
+
+A fifth, unknown, is an exception, `EngineUnknownError`, so that nobody can take it for absent.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from gpuspawner.domain.leases import Evidence, Lease
+
+
+class EngineError(Exception):
+    """The engine said no, or said nothing."""
+
+
+class EngineUnknownError(EngineError):
+    """The engine did not answer, or answered that it is in trouble: nothing is known.
+
+    The call may still be carried out later; whoever made a creating call must look again.
+    """
+
+
+class EngineRefusedError(EngineError):
+    """The engine understood and refused; nothing was done."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """The server runs (a paused one too: it holds what it has)."""
+
+    run_id: str
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The container is there and was never started."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The server ran and has ended; what it ran in is still there."""
+
+    run_id: str
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """The engine is sure that there is nothing; ``evidence`` is the best record of its end."""
+
+    evidence: Evidence
+
+
+Look = Running | Made | Finished | Absent
+
+
+class Runtime(Protocol):
+    """What the agent asks of an engine. Calls block and have a time limit."""
+
+    def look(self, lease: Lease) -> Look:
+        """Look at the server of a lease.
+
+        Raises:
+            EngineUnknownError: nothing is known.
+        """
+        ...
+
+    def clear(self, lease: Lease) -> None:
+        """Stop and remove whatever runs under a lease that is to end. Repeating it is harmless.
+
+        Raises:
+            EngineError: it could not be done.
+        """
+        ...

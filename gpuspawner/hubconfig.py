@@ -1,0 +1,151 @@
+"""``configure(c)``: one call wires a site's JupyterHub. Only changes ``c``; has no other effect.
+
+The same file is also read by ``jupyterhub token`` and ``upgrade-db`` (hub facts H2), so nothing
+is opened, created or asked here.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpuspawner.config import LEDGER_URL_VARIABLE, GPUSettings, default_ledger_url
+from gpuspawner.domain.pool import parse_policy
+from gpuspawner.hubid import DEFAULT_FILE, HUB_ID_FILE_VARIABLE, HUB_ID_VARIABLE
+
+SERVICE: Final = "gpu"
+AGENT: Final = "gpu-agent"
+ACCESS: Final = f"access:services!service={SERVICE}"
+SERVER_TOKEN_SCOPES: Final = ("users:activity!user", "access:servers!server", ACCESS)
+DEFAULT_PORT: Final = 8095
+
+_WAYS: Final = ("managed", "external")
+
+
+def configure(
+    c: Any,
+    *,
+    service: str = "managed",
+    agent: str = "managed",
+    service_port: int = DEFAULT_PORT,
+    simulate: str | None = None,
+    **settings: Any,
+) -> None:
+    """Wire spawner, service, agent, token scopes and limits. The last call of a site's file.
+
+    Args:
+        c: the configuration object of ``jupyterhub_config.py``.
+        service: ``managed`` (the hub starts it) or ``external`` (a unit of the site's own does;
+            put its token into ``c.JupyterHub.services`` under the name ``gpu``).
+        agent: likewise.
+        service_port: where the service listens, on loopback and on the address that notebooks
+            use for the hub.
+        simulate: the name of a simulated lab, for a machine without GPUs.
+        **settings: values of `gpuspawner.config.GPUSettings`: ``profiles``, ``devices``, ...
+
+    Raises:
+        ValueError: a setting is not known, or its value is wrong.
+    """
+    _check(service, agent, settings)
+    for name, value in settings.items():
+        c.GPUSpawner[name] = value
+    if "spawner_class" not in c.JupyterHub:
+        c.JupyterHub.spawner_class = "gpu-docker"
+    # A limit of the hub's own would refuse CPU users while others wait for a GPU (H10).
+    c.JupyterHub.setdefault("concurrent_spawn_limit", 0)
+    _append(c.JupyterHub, "extra_user_scopes", [ACCESS])
+    scopes = c.Spawner.get("server_token_scopes")
+    if callable(scopes):
+        raise ValueError(
+            "c.Spawner.server_token_scopes is a callable: return also "
+            f"{list(SERVER_TOKEN_SCOPES)} from it, and set it after configure(c)"
+        )
+    _append(c.Spawner, "server_token_scopes", SERVER_TOKEN_SCOPES)
+    environment = _environment(c, simulate)
+    addresses = _notebook_addresses(c)
+    _add_service(c, _service_spec(service, service_port, addresses, environment))
+    if agent == "managed":
+        _add_service(c, {"name": AGENT, "command": _command("agent"), "environment": environment})
+    if addresses:
+        base = "/" + str(c.JupyterHub.get("base_url", "/")).strip("/")
+        prefix = base.rstrip("/") + f"/services/{SERVICE}/api/"
+        c.Spawner.setdefault("environment", {})
+        c.Spawner.environment.setdefault(
+            "GPUSPAWNER_API_URL", f"http://{addresses[0]}:{service_port}{prefix}"
+        )
+
+
+def _check(service: str, agent: str, settings: Mapping[str, Any]) -> None:
+    for name, way in (("service", service), ("agent", agent)):
+        if way not in _WAYS:
+            raise ValueError(f"configure: {name} must be one of {_WAYS}, got {way!r}")
+    known = GPUSettings.class_trait_names(config=True)
+    for name in settings:
+        if name not in known:
+            raise ValueError(
+                f"configure: unknown setting {name!r}; known are {', '.join(sorted(known))}"
+            )
+    parse_policy(
+        settings.get("profiles", []),
+        settings.get("devices", []),
+        settings.get("placement", "least-loaded"),
+    )
+
+
+def _append(section: Any, name: str, scopes: Any) -> None:
+    """Add scopes to what the site has set, each once; a plain list stays the site's own list."""
+    present = list(section[name]) if isinstance(section.get(name), (list, tuple, set)) else []
+    section[name] = [*present, *(scope for scope in scopes if scope not in present)]
+
+
+def _environment(c: Any, simulate: str | None) -> dict[str, str]:
+    """Return what service and agent need to find the same books as the hub."""
+    spawner = c.GPUSpawner
+    environment = {
+        LEDGER_URL_VARIABLE: str(spawner.get("ledger_url") or default_ledger_url()),
+        HUB_ID_FILE_VARIABLE: str(spawner.get("hub_id_file") or DEFAULT_FILE),
+    }
+    if spawner.get("hub_id"):
+        environment[HUB_ID_VARIABLE] = str(spawner["hub_id"])
+    if simulate:
+        environment["GPUSPAWNER_SIMULATE"] = simulate
+    return environment
+
+
+def _notebook_addresses(c: Any) -> list[str]:
+    """Return the address under which containers reach the hub, if it is not loopback (H4)."""
+    for name in ("hub_connect_ip", "hub_ip"):
+        address = str(c.JupyterHub.get(name) or "")
+        if address and address not in ("127.0.0.1", "localhost", "0.0.0.0", "::", "*"):  # noqa: S104 - refused here
+            return [address]
+    return []
+
+
+def _service_spec(
+    way: str, port: int, addresses: list[str], environment: Mapping[str, str]
+) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "name": SERVICE,
+        "url": f"http://127.0.0.1:{port}",
+        "display": True,
+        "oauth_no_confirm": True,
+    }
+    spec["oauth_client_allowed_scopes"] = [ACCESS]
+    if way == "managed":
+        spec["command"] = _command("service")
+        spec["environment"] = {**environment, "GPUSPAWNER_SERVICE_ADDRESSES": ",".join(addresses)}
+    return spec
+
+
+def _command(name: str) -> list[str]:
+    return [sys.executable, "-m", "gpuspawner", name]
+
+
+def _add_service(c: Any, spec: dict[str, Any]) -> None:
+    """Add a service, keeping what the site says of one with the same name (such as its token)."""
+    services = list(c.JupyterHub.get("services", []))
+    own = next((item for item in services if item.get("name") == spec["name"]), None)
+    if own is None:
+        services.append(spec)
+    else:
+        services[services.index(own)] = {**spec, **own}
+    c.JupyterHub.services = services

@@ -1,0 +1,50 @@
+"""The hub's short id: hub and service read it from one place."""
+
+import os
+import secrets
+import string
+from pathlib import Path
+from typing import Final
+
+HUB_ID_VARIABLE: Final = "GPUSPAWNER_HUB_ID"
+HUB_ID_FILE_VARIABLE: Final = "GPUSPAWNER_HUB_ID_FILE"
+DEFAULT_FILE: Final = "gpuspawner_hub_id"
+
+_LETTERS: Final = string.ascii_lowercase + string.digits
+
+
+def hub_id_from_environment() -> str:
+    """Return the hub's id as the environment names it: itself, or the file that keeps it.
+
+    Raises:
+        ValueError: the file holds something else.
+        OSError: the file cannot be read or made.
+    """
+    given = os.environ.get(HUB_ID_VARIABLE, "")
+    return given or read_hub_id(Path(os.environ.get(HUB_ID_FILE_VARIABLE) or DEFAULT_FILE))
+
+
+def read_hub_id(file: Path) -> str:
+    """Return the hub's short id, kept in a file beside the hub's cookie secret.
+
+    It tells this hub's containers and volumes from another hub's on the same engine.
+
+    Raises:
+        ValueError: the file holds something else.
+        OSError: the file cannot be made.
+    """
+    try:
+        hub_id = file.read_text().strip()
+    except FileNotFoundError:
+        hub_id = "".join(secrets.choice(_LETTERS) for _ in range(8))
+        try:
+            with file.open("x") as new:
+                new.write(hub_id + "\n")
+        except FileExistsError:  # another process of this hub was first
+            hub_id = file.read_text().strip()
+    if not hub_id or not set(hub_id) <= set(_LETTERS) or len(hub_id) > 16:
+        raise ValueError(
+            f"{file}: expected a hub id of 1 to 16 characters a-z and 0-9, got {hub_id!r}; "
+            "remove the file for a new id, or set hub_id"
+        )
+    return hub_id

@@ -1,0 +1,388 @@
+"""What our spawners share: judge the options, hold a lease, start, stop, and tell why not.
+
+A sibling is an upstream spawner class plus this mixin; everything engine-shaped stands in its
+five methods ``_launch``, ``_look``, ``_halt``, ``_clear_remains`` and ``_images``.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from traitlets import default
+
+from gpuspawner.catalogue import Catalogue, catalogue_for
+from gpuspawner.config import GPUSettings
+from gpuspawner.domain.choices import Choice, allowed_profiles, judge
+from gpuspawner.domain.endings import why_ended
+from gpuspawner.domain.leases import Claim, Evidence, Lease, ServerKey
+from gpuspawner.domain.reasons import Code, Reason, reason
+from gpuspawner.engines.docker.client import DockerEngine
+from gpuspawner.engines.docker.runtime import evidence_of
+from gpuspawner.engines.look import Absent, EngineError, EngineUnknownError, Look, Running
+from gpuspawner.hubid import read_hub_id
+from gpuspawner.ledger.store import Ledger, LedgerAwayError
+from gpuspawner.spawners.form import Form, options_from_form
+from gpuspawner.spawners.progress import Progress
+from gpuspawner.spawners.refusals import Refusal, reason_of
+from gpuspawner.spawners.site import Site, site_of
+
+# A create that was given up may still be carried out: the engine's own time limit and a margin.
+LOOK_AGAIN_AFTER: Final = timedelta(seconds=150)
+
+
+class GPUSpawner(GPUSettings):
+    """The mixin. `GPUDockerSpawner` and `GPULocalSpawner` are what a site names."""
+
+    engine_name = ""
+
+    # What JupyterHub's Spawner gives to the class that this is mixed into.
+    log: Any
+    user: Any
+    name: Any
+    handler: Any
+    orm_spawner: Any
+    user_options: Any
+    start_timeout: Any
+    _log_name: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Begin with no start under way."""
+        super().__init__(*args, **kwargs)
+        self._starting = False
+        # Between a cancelled start and the stop() that the hub sends after it, the hub must
+        # believe that we run, else it never calls stop() (hub facts H7).
+        self._awaits_stop = False
+        self._progress = Progress()
+        self._preselected: Mapping[str, Any] = {}
+        self._engine_was_away = False
+
+    @default("apply_user_options")
+    def _default_apply_user_options(self):
+        # Options are judged in start(): the hub shall neither apply nor warn (hub facts H11).
+        return lambda _spawner, _options: None
+
+    @default("start_timeout")
+    def _default_start_timeout(self):
+        # The hub's limit stands behind our own ones, each of which says what took too long.
+        return self.pull_seconds + self.http_timeout + 60
+
+    @default("http_timeout")
+    def _default_http_timeout(self):
+        return 120
+
+    @default("poll_interval")
+    def _default_poll_interval(self):
+        return 10
+
+    @default("options_form")
+    def _default_options_form(self):
+        return self._render_form
+
+    @default("options_from_form")
+    def _default_options_from_form(self):
+        return options_from_form
+
+    # What the hub calls.
+
+    async def start(self) -> tuple[str, int]:
+        """Judge the options, get a slice if one is asked for, and start the server.
+
+        Raises:
+            Refusal: for every expected failure; nothing is left behind.
+        """
+        self._starting, self._progress = True, Progress()
+        try:
+            return await self._start()
+        except asyncio.CancelledError:
+            self._awaits_stop = True
+            raise
+        except Refusal:
+            raise
+        except Exception as error:
+            why = reason_of(error)
+            if why is None:
+                self.log.exception("Starting %s failed unexpectedly", self._log_name)
+                why = reason(Code.INTERNAL)
+            raise Refusal(why, self._reader(), self.retry_seconds) from error
+        finally:
+            self._starting = False
+            self._progress.finish()
+
+    async def stop(self, now: bool = False) -> None:
+        """Stop the server, give its place or grant up, and end its lease on the engine's word.
+
+        Raises:
+            EngineUnknownError: the engine does not answer; the lease stays held, and the agent
+                stops the server when the engine is back.
+        """
+        try:
+            found = await self._halt(now=now, clear=False)
+        except EngineUnknownError as error:
+            self.log.error("%s cannot be stopped now, the agent will: %s", self._log_name, error)  # noqa: TRY400 - the engine's silence needs no traceback
+            await self._or_log(self._want_end(reason(Code.STOPPED)))
+            raise
+        finally:
+            self._awaits_stop = False
+        await self._or_log(self._end_living(reason(Code.STOPPED), found))
+
+    async def poll(self) -> int | str | None:
+        """Say whether the server runs: None if it does, and also while nobody can know.
+
+        Never raises: the hub takes an exception for "stopped" (hub facts H14).
+        """
+        if self._starting or self._awaits_stop:
+            return None
+        try:
+            look = await self._look()
+        except EngineUnknownError as error:
+            if not self._engine_was_away:
+                self.log.warning("%s: unknown whether it runs: %s", self._log_name, error)
+            self._engine_was_away = True
+            return None
+        except Exception:
+            self.log.exception("%s: unknown whether it runs", self._log_name)
+            return None
+        self._engine_was_away = False
+        if isinstance(look, Running):
+            return None
+        evidence = evidence_of(look)
+        assert evidence is not None
+        found = {}
+        if not isinstance(look, Absent):
+            await self._or_log(self._tidy())
+            found = {look.run_id: evidence}
+        await self._or_log(self._end_living(why_ended(evidence, absent=not found), found))
+        return evidence.exit_code or 0
+
+    async def progress(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the steps of the present start in plain words."""
+        async for event in self._progress.follow():
+            yield event
+
+    async def rename(self, old_name: str, new_name: str) -> None:
+        """Refuse a new name while the server holds a lease or its container is not known."""
+        await super().rename(old_name, new_name)  # type: ignore[misc]
+        try:
+            living = await self._living()
+            look = await self._look()
+        except (EngineUnknownError, LedgerAwayError):
+            self._refuse(reason(Code.CONTAINER_UNKNOWN, server=old_name))
+        if living is not None:
+            self._refuse(_holds(living))
+        if not isinstance(look, Absent):
+            self._refuse(reason(Code.CONTAINER_UNKNOWN, server=old_name))
+
+    # What a sibling brings.
+
+    async def _launch(self, choice: Choice, lease: Lease | None) -> tuple[str, int]:
+        """Make and start the server; return when it answers, or raise a refusal when it ended."""
+        raise NotImplementedError
+
+    async def _look(self) -> Look:
+        """Look at the server; raises EngineUnknownError when nothing is known."""
+        raise NotImplementedError
+
+    async def _halt(self, *, now: bool, clear: bool) -> dict[str, Evidence]:
+        """Stop whatever runs of this server; return how it ended, by run id.
+
+        Args:
+            now: without a grace.
+            clear: remove also what the site wants kept after a stop.
+        """
+        raise NotImplementedError
+
+    async def _tidy(self) -> None:
+        """Remove what a server that ended by itself left behind."""
+        raise NotImplementedError
+
+    def _absence(self, lease: Lease) -> Evidence:
+        """Return the best record of the end of a server that the engine does not have. Blocks."""
+        raise NotImplementedError
+
+    def _images(self) -> Mapping[str, str]:
+        """Return the images that a person may name, where the profile names none."""
+        return {}
+
+    # The way of a start.
+
+    async def _start(self) -> tuple[str, int]:
+        self._tell(5, self._reader().text("Choosing a place for your server"))
+        choice = judge(self.user_options, self._site.policy.profiles, self._groups, self._images())
+        await self._clear_remains(choice)
+        lease = await self._acquire(choice)
+        try:
+            async with self._site.starts:
+                return await self._launch(choice, lease)
+        except asyncio.CancelledError:
+            if lease is not None:
+                self._in_background(self._site.broker.detach, lease.lease_id, self._site.now())
+            raise
+        except Exception as error:
+            await self._undo(lease, reason_of(error) or reason(Code.INTERNAL))
+            raise
+
+    async def _clear_remains(self, choice: Choice) -> None:
+        """Remove what earlier starts of this server left, and end the leases they had.
+
+        Nothing of an older lease is ever started again: not its devices, image, or environment.
+        """
+        found = await self._halt(now=True, clear=True)
+        try:
+            await self._end_living(reason(Code.GIVEN_UP), found)
+        except LedgerAwayError:
+            if choice.profile.mode is not None:
+                raise
+            self.log.warning("%s: the ledger is away; starting without GPU", self._log_name)
+
+    async def _acquire(self, choice: Choice) -> Lease | None:
+        if choice.profile.mode is None:
+            return None
+        profiles = self._site.policy.profiles
+        claim = Claim(
+            key=self.key,
+            profile=choice.profile,
+            image=choice.image,
+            engine=self.engine_name,
+            start_seconds=int(self.start_timeout),
+            alternatives=allowed_profiles(profiles, self._groups),
+        )
+        lease = await self._site.request(claim)
+        reader = self._reader()
+        slices = ", ".join(reader.slice(item) for item in lease.slices)
+        self._tell(20, reader.text("You have: {slices}", slices=slices))
+        return lease
+
+    async def _undo(self, lease: Lease | None, why: Reason) -> None:
+        """Take a failed start back: container, slices. What cannot be known now, the agent ends."""
+        try:
+            found = await self._halt(now=True, clear=True)
+        except EngineUnknownError as error:
+            self.log.warning("%s: left to the agent: %s", self._log_name, error)
+            await self._or_log(self._want_end(why))
+            return
+        if lease is not None:
+            await self._or_log(self._end_living(why, found))
+
+    # The books.
+
+    async def _living(self) -> Lease | None:
+        return await self._site.books(self.key.lane, self._read_living)
+
+    def _read_living(self) -> Lease | None:
+        with self._site.broker.ledger.read() as books:
+            return books.living_of_server(self.key)
+
+    async def _end_living(self, why: Reason, found: Mapping[str, Evidence]) -> None:
+        """End the server's lease by how its own container ended, else by how it is absent."""
+        lease = await self._living()
+        if lease is None:
+            return
+        evidence = found.get(lease.run_id or "")
+        if evidence is None:
+            evidence = await self._site.lanes.run(self.key.lane, self._absence, lease)
+        await self._site.books(
+            self.key.lane, self._site.broker.end, lease.lease_id, why, evidence, self._site.now()
+        )
+
+    async def _want_end(self, why: Reason) -> None:
+        lease = await self._living()
+        if lease is not None:
+            await self._site.books(self.key.lane, self._write_want_end, lease, why)
+
+    def _write_want_end(self, lease: Lease, why: Reason) -> None:
+        now = self._site.now()
+        self._site.broker.want_end(lease.lease_id, why, now, look_again_at=now + LOOK_AGAIN_AFTER)
+
+    async def _or_log(self, step: Awaitable[None]) -> None:
+        """Do what can be done now; what a part that is away prevents, the agent finds out."""
+        try:
+            await step
+        except (LedgerAwayError, EngineError) as error:
+            self.log.warning("%s: left to the agent: %s", self._log_name, error)
+
+    def _in_background(self, call: Any, *args: Any) -> None:
+        """Make a ledger call that a cancelled coroutine cannot wait for."""
+
+        def seen(task: asyncio.Task[Any]) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                self.log.warning("%s: left to the agent: %s", self._log_name, task.exception())
+
+        asyncio.ensure_future(self._site.books(self.key.lane, call, *args)).add_done_callback(seen)
+
+    # Small things.
+
+    @property
+    def key(self) -> ServerKey:
+        """Whose server this is."""
+        return ServerKey(hub_id=self._site.hub_id, user=self.user.name, server=self.name or "")
+
+    @property
+    def _site(self) -> Site:
+        return site_of(self.user.settings, self._make_site)
+
+    def _make_site(self) -> Site:
+        if not self.hub_id:
+            self.hub_id = read_hub_id(Path(self.hub_id_file))
+        return Site(
+            hub_id=self.hub_id,
+            policy=self.policy(),
+            ledger=Ledger(self.ledger_url),
+            engine=DockerEngine(self._engine_settings()),
+            concurrent_starts=self.concurrent_starts,
+        )
+
+    def _engine_settings(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def _groups(self) -> frozenset[str]:
+        return frozenset(group.name for group in self.user.orm_user.groups)
+
+    def _reader(self) -> Catalogue:
+        """Return the catalogue in the language that the request's reader asks for."""
+        request = getattr(self.handler, "request", None)
+        accepted = request.headers.get("Accept-Language") if request is not None else None
+        return catalogue_for(accepted, self.language)
+
+    def _tell(self, percent: int, message: str) -> None:
+        self._progress.tell(percent, message)
+
+    def _refuse(self, why: Reason) -> None:
+        raise Refusal(why, self._reader(), self.retry_seconds)
+
+    async def _render_form(self, _spawner: Any) -> str:
+        """Render the cards, with what is free now where the ledger answers in time."""
+        form = Form(
+            site=self._site,
+            groups=self._groups,
+            chosen={**(self.orm_spawner.user_options or {}), **self._preselected},
+            images=list(self._images()),
+            reader=self._reader(),
+        )
+        self._preselected = {}
+        return await form.render()
+
+    def options_from_query(self, query: Mapping[str, Any]) -> None:
+        """Keep a link's options for the form; a link never starts a server by itself (H11)."""
+        self._preselected = options_from_form(query)
+        raise RefusedQuery(reason(Code.QUERY_PRESELECTS), self._reader(), self.retry_seconds)
+
+
+class RefusedQuery(Refusal):
+    """A link chose something: the form is shown with it, which is no error."""
+
+    def __init__(self, why: Reason, reader: Catalogue, retry_seconds: int) -> None:
+        """Answer 200: the page is what was wanted."""
+        super().__init__(why, reader, retry_seconds)
+        self.status_code = 200
+
+
+def _holds(lease: Lease) -> Reason:
+    return reason(
+        Code.SERVER_HOLDS,
+        server=lease.key.server,
+        profile=lease.profile.title,
+        state=str(lease.state),
+    )

@@ -1,0 +1,379 @@
+"""GPUDockerSpawner: DockerSpawner whose containers see exactly the devices of their lease."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import docker
+from docker.errors import NotFound
+from dockerspawner import DockerSpawner
+from jupyterhub.utils import url_path_join
+from traitlets import CaselessStrEnum, Unicode, default
+
+from gpuspawner.domain.choices import Choice
+from gpuspawner.domain.leases import Evidence, Lease, Source
+from gpuspawner.domain.reasons import Code, RefusedError, reason
+from gpuspawner.engines.docker import labels
+from gpuspawner.engines.docker.client import (
+    Inspected,
+    read_state,
+)
+from gpuspawner.engines.docker.runtime import end_of_absent, evidence_of, newest
+from gpuspawner.engines.docker.settings import Attach, Terms, finish
+from gpuspawner.engines.look import (
+    Absent,
+    EngineRefusedError,
+    EngineUnknownError,
+    Look,
+    Running,
+)
+from gpuspawner.spawners.base import GPUSpawner
+
+NAME_TRIES: Final = 8
+
+
+class GPUDockerSpawner(GPUSpawner, DockerSpawner):
+    """Runs each server in a container with a share of a GPU, or without one."""
+
+    engine_name = "docker"
+
+    attach = CaselessStrEnum(
+        [str(way) for way in Attach],
+        default_value=str(Attach.NVIDIA),
+        config=True,
+        help="""
+        How devices get into containers: ``nvidia`` (a device request for the engine's nvidia
+        driver), ``cdi`` (CDI names; engine 25 or later), or ``none`` (for simulated devices on an
+        engine that knows no GPU).
+        """,
+    )
+    home_path = Unicode(
+        "/home/jovyan",
+        config=True,
+        help="""
+        Where each person's home volume is mounted, kept over stops and changes of profile. Empty:
+        no home volume. A mount of the site's own at this path takes its place.
+        """,
+    )
+    home_volume = Unicode(
+        "{prefix}-{hub_id}-{safe_user}",
+        config=True,
+        help="""
+        The name of a person's home volume. Besides DockerSpawner's fields there are ``{hub_id}``
+        and ``{safe_user}``, a form of the name that is different for each user.
+        """,
+    )
+
+    @default("remove")
+    def _default_remove(self):
+        return True
+
+    @default("name_template")
+    def _default_name_template(self):
+        if self.name:
+            return "{prefix}-{hub_id}-{safe_user}--{safe_server}"
+        return "{prefix}-{hub_id}-{safe_user}"
+
+    def template_namespace(self):
+        """Return DockerSpawner's fields and ours."""
+        return {
+            **super().template_namespace(),
+            "hub_id": self._site.hub_id,
+            "safe_user": labels.safe_part(self.user.name),
+            "safe_server": labels.safe_part(self.name or ""),
+        }
+
+    # Calls to the engine: in order for one server, and nobody waits for another.
+
+    @property
+    def client(self) -> docker.APIClient:
+        """The hub's one client of the engine."""
+        return self._site.engine.client()
+
+    @property
+    def executor(self):
+        """The hub's threads for calls to the engine."""
+        return self._site.lanes.pool
+
+    async def docker(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Make a call of docker-py's client by name, in this server's lane."""
+        if self._captured is not None and method == "create_container":
+            self._captured.update(kwargs)
+            return {"Id": ""}
+        return await self._in_lane(self._call, method, args, kwargs)
+
+    def _call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return self._site.engine.call(method, *args, **kwargs)
+
+    async def _in_lane(self, call: Any, *args: Any) -> Any:
+        return await self._site.lanes.run(self.key.lane, call, *args)
+
+    def _engine_settings(self) -> dict[str, Any]:
+        settings = dict(self.client_kwargs)
+        if self.tls_config:
+            settings["tls"] = docker.tls.TLSConfig(**self.tls_config)
+        return settings
+
+    # Making and starting a container.
+
+    _captured: dict[str, Any] | None = None
+    _lease: Lease | None = None
+
+    async def create_object(self) -> Inspected:
+        """Create the container: upstream's own request, completed by ours, and nothing reused."""
+        self._captured = {}
+        try:
+            await super().create_object()
+            request = self._captured
+        finally:
+            self._captured = None
+        terms = Terms(
+            labels=labels.labels_of(self.key, self._lease),
+            slices=self._lease.slices if self._lease else (),
+            attach=Attach(self.attach),
+            home_volume=self.home_volume.format(**self.template_namespace()),
+            home_path=self.home_path,
+        )
+        return await self._in_lane(self._create, finish(request, terms))
+
+    async def _launch(self, choice: Choice, lease: Lease | None) -> tuple[str, int]:
+        site, lane = self._site, self.key.lane
+        with self._using(choice.image, lease):
+            await self.pull_image(self.image)
+            self._tell(60, self._reader().text("Starting your server"))
+            container = await self.create_object()
+            self.object_id = container["Id"]
+            self.object_name = container["Name"]
+            if lease is not None:
+                await site.books(lane, site.broker.bind, lease, self.object_id, site.now())
+            await self._start_container()
+            if self.post_start_cmd:
+                await self.post_start_exec()
+            look = await self._look()
+            if not isinstance(look, Running):
+                await self._died(look)
+            elif lease is not None:
+                await site.books(lane, site.broker.run, lease, look.started_at, site.now())
+            address = await self._address()
+            self._tell(80, self._reader().text("Waiting for JupyterLab to answer"))
+            await self._until_it_answers(*address)
+            return address
+
+    @contextmanager
+    def _using(self, image: str | None, lease: Lease | None) -> Iterator[None]:
+        """Use an image and a lease for this start only: the next one must not inherit them."""
+        own_image = self.image
+        self._lease = lease
+        if image:
+            self.image = image
+        try:
+            yield
+        finally:
+            self._lease = None
+            if self.image != own_image:
+                name = self.object_name
+                self.image = own_image
+                self.object_name = name
+
+    def _create(self, request: dict[str, Any]) -> Inspected:
+        """Create a container, and tell apart who holds its name. Blocks."""
+        engine = self._site.engine
+        name = request["name"]
+        pause = 0.1
+        for _ in range(NAME_TRIES):
+            try:
+                made = engine.call("create_container", **{**request, "name": name})
+                return {"Id": made["Id"], "Name": name}
+            except NotFound as error:
+                raise RefusedError(reason(Code.IMAGE_MISSING, image=self.image)) from error
+            except EngineRefusedError as error:
+                if error.status != 409:
+                    raise
+                holder = engine.inspect(name)
+            if holder is None:  # a removal that is not over yet: 409 now, free in a moment
+                time.sleep(pause)
+                pause *= 2
+            elif labels.is_of(holder["Config"]["Labels"], self.key):
+                engine.remove(holder["Id"])
+            else:  # another hub's, or nobody's we know: never touched
+                name = f"{request['name']}-{self._site.hub_id}"
+        raise RefusedError(
+            reason(Code.CREATE_FAILED, detail=f"the container name {name} stays taken")
+        )
+
+    async def _start_container(self) -> None:
+        try:
+            await self.start_object()
+        except (EngineRefusedError, NotFound) as error:
+            raise RefusedError(reason(Code.START_FAILED, detail=str(error)[:500])) from error
+        except EngineUnknownError as error:
+            # A device driver or a mount that fails is a 500 of the engine and yet an answer: the
+            # container is there and was not started.
+            look = await self._look()
+            if isinstance(look, Running):
+                return
+            raise RefusedError(reason(Code.START_FAILED, detail=str(error)[:500])) from error
+
+    async def _address(self) -> tuple[str, int]:
+        try:
+            ip, port = await self.get_ip_and_port()
+        except (NotFound, RuntimeError) as error:
+            raise RefusedError(reason(Code.START_FAILED, detail=str(error)[:500])) from error
+        return ip, int(port)
+
+    async def _until_it_answers(self, ip: str, port: int) -> None:
+        """Wait until the server answers or has ended (hub facts H10)."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.http_timeout
+        pause = 0.05
+        while not await self._answers(ip, port):
+            look = await self._look()
+            if not isinstance(look, Running):
+                await self._died(look)
+            if loop.time() > deadline:
+                raise RefusedError(reason(Code.NOT_READY, seconds=int(self.http_timeout)))
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
+
+    async def _answers(self, ip: str, port: int) -> bool:
+        """Whether somebody answers there; any answer will do, the hub asks for a good one."""
+        path = url_path_join(self.server.base_url, "api")
+        try:
+            async with asyncio.timeout(2):
+                reader, writer = await asyncio.open_connection(ip, port)
+                try:
+                    writer.write(f"GET {path} HTTP/1.0\r\nHost: {ip}\r\n\r\n".encode())
+                    return self.internal_ssl or bool(await reader.read(1))
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError):
+            return False
+
+    async def _died(self, look: Look) -> None:
+        evidence = evidence_of(look)
+        log = await self._in_lane(self._site.engine.last_lines, self.object_id)
+        if self.api_token:
+            log = log.replace(self.api_token, "[token]")
+        exit_code = evidence.exit_code if evidence else None
+        raise RefusedError(reason(Code.DIED_AT_BOOT, exit_code=exit_code, log=log))
+
+    # Images.
+
+    async def pull_image(self, image: str) -> None:
+        """Have the image, by the site's ``pull_policy``, within ``pull_seconds``."""
+        policy = self.pull_policy.lower()
+        if policy == "skip":
+            return
+        present = await self._in_lane(self._site.engine.image, image)
+        if present is not None and policy != "always":
+            return
+        if policy == "never":
+            raise RefusedError(reason(Code.IMAGE_MISSING, image=image))
+        message = self._reader().text(
+            "Downloading the image {image}; the first time this takes minutes", image=image
+        )
+        self._tell(30, message)
+        try:
+            async with asyncio.timeout(self.pull_seconds):
+                await self._site.pulls.run(image, self._pull, image, policy == "always")
+        except TimeoutError:
+            raise RefusedError(
+                reason(Code.PULL_TOO_LONG, image=image, seconds=self.pull_seconds)
+            ) from None
+        except (EngineRefusedError, EngineUnknownError, NotFound) as error:
+            detail = str(error)[:500]
+            raise RefusedError(reason(Code.PULL_FAILED, image=image, detail=detail)) from error
+
+    def _pull(self, image: str, even_if_present: bool) -> None:
+        """Pull, unless the start before in the queue of this image has done it. Blocks."""
+        if even_if_present or self._site.engine.image(image) is None:
+            self._site.engine.pull(image, lambda _status: None)
+
+    def _images(self) -> Mapping[str, str]:
+        allowed = self._get_allowed_images()
+        return _AnyImage() if allowed == "*" else allowed or {}
+
+    # Looking at it, and its end.
+
+    async def get_object(self) -> Inspected | None:
+        """Return this server's container, found by our labels, or None when there is none."""
+        container = await self._in_lane(self._newest)
+        self.object_id = container["Id"] if container else ""
+        if container:
+            self.object_name = container["Name"].lstrip("/")
+        return container
+
+    async def get_url(self) -> str:
+        """Return the server's address as the engine knows it; the database may not (H14)."""
+        try:
+            if await self.get_object() is not None:
+                ip, port = await self.get_ip_and_port()
+                return f"{'https' if self.internal_ssl else 'http'}://{ip}:{port}"
+        except (EngineUnknownError, EngineRefusedError, NotFound, RuntimeError) as error:
+            self.log.warning("%s: its address is not known now: %s", self._log_name, error)
+        return await super().get_url()
+
+    async def remove_object(self) -> None:
+        """Remove the container and wait until it is gone."""
+        await self._in_lane(self._site.engine.remove, self.object_id)
+
+    async def delete_forever(self) -> None:
+        """Remove a container that was kept after its stop; the home volume stays."""
+        await self._halt(now=True, clear=True)
+
+    async def _look(self) -> Look:
+        container = await self.get_object()
+        if container is None:
+            return Absent(evidence=Evidence(source=Source.NEVER_RAN))
+        return read_state(container)
+
+    async def _halt(self, *, now: bool, clear: bool) -> dict[str, Evidence]:
+        return await self._in_lane(self._end_all, now, clear)
+
+    async def _tidy(self) -> None:
+        await self._in_lane(self._end_all, True, False)
+
+    def _absence(self, lease: Lease) -> Evidence:
+        return end_of_absent(self._site.engine, lease)
+
+    def _newest(self) -> Inspected | None:
+        return newest(self._mine())
+
+    def _mine(self) -> list[Inspected]:
+        return self._site.engine.find(labels.labels_of(self.key, None))
+
+    def _end_all(self, now: bool, clear: bool) -> dict[str, Evidence]:
+        """Stop all containers of this server, read how they ended, remove them. Blocks.
+
+        One that names a device is always removed: started again from outside, it would take a
+        slice that is somebody else's by then.
+        """
+        engine = self._site.engine
+        found: dict[str, Evidence] = {}
+        for container in self._mine():
+            look: Look = read_state(container)
+            if isinstance(look, Running):
+                engine.stop(container["Id"], 0 if now else 10)
+                after = engine.inspect(container["Id"])
+                look = read_state(after) if after else look
+            evidence = evidence_of(look)
+            has_lease = labels.LEASE in (container["Config"]["Labels"] or {})
+            if clear or self.remove or has_lease:
+                engine.remove(container["Id"])
+            elif isinstance(look, Running):
+                raise EngineUnknownError(f"container {container['Id'][:12]} does not stop")
+            if evidence is not None:
+                found[container["Id"]] = evidence
+        return found
+
+
+class _AnyImage(dict[str, str]):
+    """The site allows any image (``allowed_images = '*'``)."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str)
+
+    def __missing__(self, name: str) -> str:
+        return name

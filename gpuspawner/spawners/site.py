@@ -1,0 +1,80 @@
+"""What all spawners of one hub share: ledger, engine, lanes, limits. Made once per hub.
+
+JupyterHub makes a spawner object per server and hands it nothing of ours; the one place that all
+of them reach is the hub's settings, so the site hangs there and nowhere else.
+"""
+
+import asyncio
+from collections.abc import Callable, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from gpuspawner.broker.broker import Broker
+from gpuspawner.domain.leases import Claim, Lease
+from gpuspawner.domain.pool import Policy
+from gpuspawner.engines.docker.client import DockerEngine
+from gpuspawner.engines.lanes import Lanes
+from gpuspawner.ledger.store import Ledger
+
+Result = TypeVar("Result")
+
+_SETTING: Final = "gpuspawner_site"
+
+
+class Site:
+    """The hub's side of the product."""
+
+    def __init__(
+        self,
+        *,
+        hub_id: str,
+        policy: Policy,
+        ledger: Ledger,
+        engine: DockerEngine,
+        concurrent_starts: int,
+        engine_threads: int = 8,
+    ) -> None:
+        """Take the parts; nothing is opened or asked yet."""
+        self.hub_id = hub_id
+        self.policy = policy
+        self.broker = Broker(ledger, actor="hub")
+        self.engine = engine
+        self.lanes = Lanes(engine_threads, "engine")
+        # Pulls have no time limit of their own (docker-py gives them none): they wait for nobody
+        # but other pulls.
+        self.pulls = Lanes(3, "pull")
+        self.starts = asyncio.Semaphore(concurrent_starts)
+        self._books = Lanes(4, "ledger")
+        self._published = False
+
+    @staticmethod
+    def now() -> datetime:
+        """The clock of the hub's side, in aware UTC."""
+        return datetime.now(UTC)
+
+    async def books(self, lane: str, call: Callable[..., Result], *args: object) -> Result:
+        """Make a ledger call in a thread, after the earlier ones of the same server."""
+        return await self._books.run(lane, call, *args)
+
+    async def request(self, claim: Claim) -> Lease:
+        """Ask the broker for a lease, after making this hub's policy the published one."""
+        return await self.books(claim.key.lane, self._request, claim)
+
+    def publish(self) -> None:
+        """Make this hub's policy the one that everybody reads. Blocks."""
+        if not self._published:
+            self.broker.publish(self.policy, self.hub_id, self.now())
+            self._published = True
+
+    def _request(self, claim: Claim) -> Lease:
+        self.publish()
+        return self.broker.request(claim, self.now())
+
+
+def site_of(settings: MutableMapping[str, Any], make: Callable[[], Site]) -> Site:
+    """Return the hub's one site, made at the first call."""
+    if _SETTING not in settings:
+        settings[_SETTING] = make()
+    site = settings[_SETTING]
+    assert isinstance(site, Site)
+    return site
