@@ -5,6 +5,7 @@ They stand on one class that both spawners inherit: write ``c.GPUSpawner.profile
 """
 
 import os
+from typing import Any
 
 from traitlets import Dict, Int, List, TraitError, Unicode, default, validate
 from traitlets.config import Configurable
@@ -114,7 +115,7 @@ class GPUSettings(Configurable):
 
     @validate("profiles", "devices", "placement")
     def _check_policy(self, proposal):
-        values = {"profiles": [], "devices": [], "placement": str(PlacementPolicy.LEAST_LOADED)}
+        values: dict[str, Any] = {"profiles": [], "devices": []}
         values[proposal["trait"].name] = proposal["value"]
         try:
             parse_policy(**values)

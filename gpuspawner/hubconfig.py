@@ -4,6 +4,7 @@ The same file is also read by ``jupyterhub token`` and ``upgrade-db`` (hub facts
 is opened, created or asked here.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -55,7 +56,7 @@ def configure(
     _append(c.JupyterHub, "extra_user_scopes", [ACCESS])
     scopes = c.Spawner.get("server_token_scopes")
     if callable(scopes):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 - a setting that is wrong, as all others here
             "c.Spawner.server_token_scopes is a callable: return also "
             f"{list(SERVER_TOKEN_SCOPES)} from it, and set it after configure(c)"
         )
@@ -108,6 +109,18 @@ def _environment(c: Any, simulate: str | None) -> dict[str, str]:
         environment[HUB_ID_VARIABLE] = str(spawner["hub_id"])
     if simulate:
         environment["GPUSPAWNER_SIMULATE"] = simulate
+    environment.update(_engine_environment(c))
+    return environment
+
+
+def _engine_environment(c: Any) -> dict[str, str]:
+    """Return what the agent needs to find the hub's engine; services inherit no variables."""
+    names = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+    environment = {name: os.environ[name] for name in names if name in os.environ}
+    for section in (c.DockerSpawner, c.GPUDockerSpawner):
+        address = (section.get("client_kwargs") or {}).get("base_url")
+        if address:
+            environment["DOCKER_HOST"] = str(address)
     return environment
 
 

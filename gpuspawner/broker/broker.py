@@ -90,7 +90,8 @@ class Broker:
             StaleGrantError: the grant is over: what was started must go.
         """
         with self._ledger.write() as books:
-            self._present(books, lease, State.GRANTED)
+            if self._present(books, lease, State.GRANTED, State.RUNNING) is State.RUNNING:
+                return
             books.change_lease(
                 lease.lease_id, State.GRANTED, State.RUNNING,
                 running_at=started_at, last_seen_at=now,
@@ -237,14 +238,15 @@ class Broker:
         action = "refuse" if lease.state is State.WAITING else "end"
         self._note(books, now, action, lease.lease_id, why=why, detail=detail)
 
-    def _present(self, books: Writer, lease: Lease, expected: State) -> None:
+    def _present(self, books: Writer, lease: Lease, *expected: State) -> State:
         present = books.lease(lease.lease_id)
-        if present is None or present.state is not expected or present.fence != lease.fence:
+        if present is None or present.state not in expected or present.fence != lease.fence:
             state = "gone" if present is None else present.state
             raise StaleGrantError(
-                f"lease {lease.lease_id} with fence {lease.fence} was expected to be {expected}, "
-                f"and is {state}"
+                f"lease {lease.lease_id} with fence {lease.fence} was expected to be "
+                f"{' or '.join(expected)}, and is {state}"
             )
+        return present.state
 
     def _note(
         self, books: Writer, now: datetime, action: str, lease_id: int | None = None, *,

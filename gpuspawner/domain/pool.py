@@ -106,8 +106,9 @@ def _parse_rule(entry: Mapping[str, Any], where: str) -> DeviceRule:
         raise PoolError(
             f"{where}.select: expected a UUID, a model, '#index' or '*', got {select!r}"
         )
+    known_modes = [str(mode) for mode in Mode if mode is not Mode.MPS]
     modes = entry.get("modes", [str(Mode.WHOLE), str(Mode.INSTANCE)])
-    if not isinstance(modes, (list, tuple)) or not set(modes) <= {*map(str, Mode)} - {"mps"}:
+    if not isinstance(modes, (list, tuple)) or any(mode not in known_modes for mode in modes):
         raise PoolError(f"{where}.modes: expected a list of whole, mig, time-sliced, got {modes!r}")
     headroom = entry.get("headroom", f"{DEFAULT_HEADROOM_MIB}MiB")
     try:

@@ -78,7 +78,7 @@ def default_profile(profiles: Sequence[Profile]) -> Profile:
     for profile in profiles:
         if profile.default:
             return profile
-    return next((profile for profile in profiles if profile.mode is None), profiles[0])
+    return next((profile for profile in profiles if profile.mode is None), (*profiles, CPU_ONLY)[0])
 
 
 def profile_to_dict(profile: Profile) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _parse_profile(entry: Mapping[str, Any], where: str) -> Profile:
     where = f"profile {name!r}"
     profile = Profile(
         name=name,
-        title=_text(entry, "title", where, name),
+        title=_text(entry, "title", where, name) or name,
         description=_text(entry, "description", where, ""),
         mode=_mode(entry.get("mode"), where),
         count=_whole_number(entry, "count", where, 1, 64) or 1,
@@ -134,8 +134,10 @@ def _parse_profile(entry: Mapping[str, Any], where: str) -> Profile:
 
 def _check_sense(profile: Profile, where: str) -> None:
     if profile.mode is None:
-        for key in ("memory_mib", "compute_percent", "instance"):
-            if getattr(profile, key) is not None:
+        given = {"memory": profile.memory_mib, "compute_percent": profile.compute_percent,
+                 "instance": profile.instance}  # fmt: skip
+        for key, value in given.items():
+            if value is not None:
                 raise ProfileError(f"{where}: has no mode (CPU only), so {key} has no meaning")
         if profile.count != 1 or profile.models:
             raise ProfileError(f"{where}: has no mode (CPU only), so count and models have none")

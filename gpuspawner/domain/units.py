@@ -6,7 +6,7 @@ MIB = 1024 * 1024
 
 _UNITS_MIB = {"m": 1, "mi": 1, "mib": 1, "g": 1024, "gi": 1024, "gib": 1024, "t": 1024**2,
               "ti": 1024**2, "tib": 1024**2}  # fmt: skip
-_MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_MEMORY = re.compile(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([a-zA-Z]*)\s*")
 
 
 def parse_memory_mib(text: str | int) -> int:

@@ -94,7 +94,7 @@ class NVMLInventory:
         count, code = calls.call("nvmlDeviceGetCount")
         if code is not None:
             self._stale = True
-            self._trouble = _sentence(code, "NVML does not count the GPUs of this host")
+            self._trouble = self._explain(code, "NVML does not count the GPUs of this host")
             return self._unasked(now)
         self._find(calls, count)
         devices = [self._read(nvml, known, now) for known in self._known.values()]
@@ -141,8 +141,15 @@ class NVMLInventory:
                 return _PACKAGE_MISSING
             self._nvml = pynvml
         _, code = Calls(self._nvml).call("nvmlInit")
+        self.needs_restart = False
+        return None if code is None else self._explain(code, "NVML cannot be opened")
+
+    def _explain(self, code: int, what: str) -> str:
+        """Return a sentence on a failure of the whole host, and what to do about it."""
         self.needs_restart = code == codes.LIB_RM_VERSION_MISMATCH
-        return None if code is None else _sentence(code, "NVML cannot be opened")
+        return _TROUBLE.get(code) or (
+            f"{what} (NVML code {code}): see what 'nvidia-smi' and the kernel's log say."
+        )
 
     def _end_session(self) -> None:
         """Shut NVML down and forget its handles; what it said of the GPUs is kept."""
@@ -172,7 +179,10 @@ class NVMLInventory:
                 self._refuse(index, codes.NO_ANSWER if code is None else code)
                 continue
             self._refusals.pop(index, None)
+            again = uuid in self._found.values()
             self._found[index] = uuid
+            if again:  # one GPU under two indexes is one device
+                continue
             before = self._known[uuid].device if uuid in self._known else self._new(uuid, index)
             self._known[uuid] = _Known(replace(before, index=index), handle)
 
@@ -258,9 +268,3 @@ class _Ladder:
 def _past(since: datetime | None, now: datetime, seconds: int) -> bool:
     """Whether a time has passed. A clock that was set back counts as yes, or it might never."""
     return since is None or not timedelta() <= now - since < timedelta(seconds=seconds)
-
-
-def _sentence(code: int, what: str) -> str:
-    return _TROUBLE.get(code) or (
-        f"{what} (NVML code {code}): see what 'nvidia-smi' and the kernel's log say."
-    )

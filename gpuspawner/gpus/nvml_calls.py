@@ -50,7 +50,7 @@ class Calls:
             value = getattr(self.nvml, name)(*arguments)
         except self.nvml.NVMLError as error:
             code = error.value
-        except (AttributeError, self.nvml.NVMLLibraryMismatchError):
+        except (AttributeError, getattr(self.nvml, "NVMLLibraryMismatchError", AttributeError)):
             code = FUNCTION_NOT_FOUND
         except ValueError:  # bytes that are no text, from a board that is not well
             code = NO_ANSWER

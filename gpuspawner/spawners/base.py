@@ -44,6 +44,7 @@ class GPUSpawner(GPUSettings):
     handler: Any
     orm_spawner: Any
     user_options: Any
+    http_timeout: Any
     start_timeout: Any
     _log_name: Any
 
@@ -250,7 +251,7 @@ class GPUSpawner(GPUSettings):
         )
         lease = await self._site.request(claim)
         reader = self._reader()
-        slices = ", ".join(reader.slice(item) for item in lease.slices)
+        slices = reader.join([reader.slice(item) for item in lease.slices])
         self._tell(20, reader.text("You have: {slices}", slices=slices))
         return lease
 

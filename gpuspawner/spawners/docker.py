@@ -38,6 +38,7 @@ class GPUDockerSpawner(GPUSpawner, DockerSpawner):
     """Runs each server in a container with a share of a GPU, or without one."""
 
     engine_name = "docker"
+    image: Any  # an upstream trait
 
     attach = CaselessStrEnum(
         [str(way) for way in Attach],

@@ -1,0 +1,39 @@
+# Everything runs in .venv, which the targets make themselves. No other set-up is needed.
+
+PYTHON := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench docs clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+demo: ## a hub with a simulated GPU lab on this machine
+	@tools/environment.sh hub,proxy,notebook
+	@$(PYTHON) -m tools.proxy.install >/dev/null
+	$(PYTHON) -m tools.demo
+
+test: lint ## lint, then every test this machine has the parts for
+	@$(PYTHON) -m tools.proxy.install >/dev/null
+	@$(PYTHON) -m tests.rig.images
+	$(PYTHON) -m pytest
+
+lint: ## style, types, and that imports go down only
+	@tools/environment.sh test
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench: ## measure against plain DockerSpawner, side by side
+	@tools/environment.sh test
+	@$(PYTHON) -m tools.proxy.install >/dev/null
+	$(PYTHON) -m bench
+
+docs: ## build the documentation into docs/_build
+	@tools/environment.sh docs
+	.venv/bin/sphinx-build --fail-on-warning --quiet docs docs/_build/html
+
+clean: ## remove what the targets made in this folder (kept images stay)
+	rm -rf .venv .cache .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist docs/_build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,107 @@
+"""Puts an agent together from its arguments and environment, and runs it."""
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpuspawner.agent.agent import GUARD_SECONDS, OBSERVE_SECONDS, Agent
+from gpuspawner.agent.guard import Guard
+from gpuspawner.broker.broker import Broker
+from gpuspawner.config import LEDGER_URL_VARIABLE, default_ledger_url
+from gpuspawner.engines.docker.client import DockerEngine
+from gpuspawner.engines.docker.runtime import DockerRuntime
+from gpuspawner.engines.process.runtime import ProcessRuntime
+from gpuspawner.gpus.factory import open_inventory
+from gpuspawner.ledger.store import Ledger
+from gpuspawner.lifetime import OnlyOne, end_with_parent
+
+SIMULATE_VARIABLE = "GPUSPAWNER_SIMULATE"
+SIMULATION_VARIABLE = "GPUSPAWNER_SIMULATION_FILE"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the agent's arguments; each has a variable or a default."""
+    parser.add_argument(
+        "--ledger", default=None, metavar="URL",
+        help=f"where the books are (default: {LEDGER_URL_VARIABLE}, else a file here)",
+    )  # fmt: skip
+    parser.add_argument("--host-id", default=socket.gethostname(), help="this host's name")
+    parser.add_argument(
+        "--simulate", default=os.environ.get(SIMULATE_VARIABLE), metavar="LAB",
+        help="a simulated lab in place of the hardware: four-a100, mixed-lab, dgx-h100",
+    )  # fmt: skip
+    parser.add_argument(
+        "--simulation-file", type=Path, default=os.environ.get(SIMULATION_VARIABLE), metavar="FILE",
+        help="a file that changes the simulated lab while it runs",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lock", type=Path, default=Path("gpuspawner-agent.lock"), metavar="FILE",
+        help="held while the agent runs, so that two never do",
+    )  # fmt: skip
+    parser.add_argument(
+        "--external", action="store_true",
+        help="do not end with the process that started this one (for a unit of the site's own)",
+    )  # fmt: skip
+    parser.add_argument("--observe-seconds", type=float, default=OBSERVE_SECONDS)
+    parser.add_argument("--guard-seconds", type=float, default=GUARD_SECONDS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the agent until SIGTERM, SIGINT, or the end of the hub that started it."""
+    logging.basicConfig(
+        level=logging.INFO, format="[%(levelname).1s %(asctime)s gpu-agent] %(message)s"
+    )
+    stopped = threading.Event()
+    if not arguments.external:
+        end_with_parent(stopped.set)
+    lock = OnlyOne(arguments.lock)
+    agents: list[Agent] = []
+
+    def stop(*_: object) -> None:
+        stopped.set()
+        for agent in agents:
+            agent.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    if not lock.take(stopped):
+        return 0
+    ledger = Ledger(arguments.ledger or default_ledger_url())
+    engine = DockerEngine()
+    try:
+        agent = _assemble(arguments, ledger, engine)
+        agents.append(agent)
+        # An orphaned agent is told by `stopped` alone.
+        threading.Thread(target=_then, args=(stopped, agent.stop), daemon=True).start()
+        agent.run()
+    finally:
+        engine.close()
+        ledger.close()
+        lock.release()
+    return 0
+
+
+def _assemble(arguments: argparse.Namespace, ledger: Ledger, engine: DockerEngine) -> Agent:
+    broker = Broker(ledger, actor=f"agent:{arguments.host_id}")
+    inventory = open_inventory(arguments.host_id, arguments.simulate, arguments.simulation_file)
+    runtimes = {"docker": DockerRuntime(engine), "process": ProcessRuntime()}
+    guard = Guard(broker, runtimes, arguments.host_id, _now)
+    return Agent(
+        broker, inventory, guard, _now,
+        observe_seconds=arguments.observe_seconds, guard_seconds=arguments.guard_seconds,
+    )  # fmt: skip
+
+
+def _then(event: threading.Event, action: Callable[[], None]) -> None:
+    event.wait()
+    action()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,131 @@
+"""Looks at the server of each living lease, and ends leases on what the engine shows."""
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from gpuspawner.broker.broker import Broker, StaleGrantError
+from gpuspawner.domain.endings import Step, next_step, why_ended
+from gpuspawner.domain.leases import Evidence, Lease, Source, State
+from gpuspawner.domain.reasons import Code, Reason, reason
+from gpuspawner.engines.look import (
+    Absent,
+    EngineError,
+    EngineUnknownError,
+    Finished,
+    Look,
+    Running,
+    Runtime,
+)
+
+# Often enough to stand in for a finish time that the engine has forgotten.
+SEEN_EVERY: Final = timedelta(seconds=30)
+
+log = logging.getLogger(__name__)
+
+
+class Guard:
+    """One host's guard. Calls block: it has the agent's own thread."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        runtimes: Mapping[str, Runtime],
+        host_id: str,
+        clock: Callable[[], datetime],
+    ) -> None:
+        """Take the parts; ``runtimes`` are by the engine's name in leases."""
+        self._broker = broker
+        self._runtimes = runtimes
+        self._host_id = host_id
+        self._clock = clock
+        self._away: set[str] = set()
+        self._seen_at: datetime | None = None
+
+    def round(self) -> None:
+        """Look at every lease of this host once.
+
+        Raises:
+            LedgerAwayError: the books cannot be read.
+        """
+        with self._broker.ledger.read() as books:
+            leases = [lease for lease in books.holding() if self._is_here(lease)]
+        silent: set[str] = set()
+        alive: list[int] = []
+        for lease in leases:
+            if lease.engine in silent or lease.engine not in self._runtimes:
+                continue
+            try:
+                look = self._runtimes[lease.engine].look(lease)
+                if isinstance(look, Running):
+                    alive.append(lease.lease_id)
+                self._act(lease, look)
+            except EngineUnknownError as error:
+                silent.add(lease.engine)
+                self._note_away(lease.engine, error)
+            except EngineError as error:
+                log.warning("lease %d: %s; it is tried again", lease.lease_id, error)
+        for engine in self._away - silent:
+            log.info("engine %s answers again", engine)
+        self._away = silent
+        self._note_alive(alive)
+
+    def _act(self, lease: Lease, look: Look) -> None:
+        over = isinstance(look, Finished | Absent)
+        ended_at = look.evidence.finished_at if isinstance(look, Finished | Absent) else None
+        now = self._clock()
+        step = next_step(
+            lease, runs=isinstance(look, Running), over=over, ended_at=ended_at, now=now
+        )
+        if step is Step.RUN and isinstance(look, Running):
+            try:
+                self._broker.run(lease, look.started_at, now)
+            except StaleGrantError:
+                log.debug("lease %d changed while it was looked at", lease.lease_id)
+        elif step is Step.CLEAR:
+            self._clear_and_end(lease, look)
+
+    def _clear_and_end(self, lease: Lease, look: Look) -> None:
+        """Remove first: a container that names a device must not outlive its lease."""
+        runtime = self._runtimes[lease.engine]
+        evidence = _proof(look)
+        if not isinstance(look, Absent):
+            runtime.clear(lease)
+            after = runtime.look(lease)
+            if not isinstance(after, Absent):
+                log.warning("lease %d: its server is still there; tried again", lease.lease_id)
+                return
+            evidence = evidence or after.evidence
+        assert evidence is not None
+        why = self._why(lease, look, evidence)
+        self._broker.end(lease.lease_id, why, evidence, self._clock())
+        log.info("lease %d of %s ended: %s", lease.lease_id, lease.key.user, why.code)
+
+    @staticmethod
+    def _why(lease: Lease, look: Look, evidence: Evidence) -> Reason:
+        if lease.state is State.GRANTED and evidence.source is Source.NEVER_RAN:
+            return reason(Code.START_EXPIRED, seconds=lease.start_seconds)
+        return why_ended(evidence, absent=isinstance(look, Absent))
+
+    def _is_here(self, lease: Lease) -> bool:
+        return any(item.host_id == self._host_id for item in lease.slices)
+
+    def _note_away(self, engine: str, error: EngineUnknownError) -> None:
+        if engine not in self._away:
+            log.warning("engine %s does not answer; its leases stay held: %s", engine, error)
+
+    def _note_alive(self, alive: list[int]) -> None:
+        now = self._clock()
+        if self._seen_at is None or now - self._seen_at >= SEEN_EVERY:
+            self._broker.seen_alive(alive, now)
+            self._seen_at = now
+
+
+def _proof(look: Look) -> Evidence | None:
+    """Return how the server ended; None while only its removal will show that."""
+    if isinstance(look, Finished | Absent):
+        return look.evidence
+    if isinstance(look, Running):
+        return None
+    return Evidence(source=Source.NEVER_RAN)

@@ -1,0 +1,50 @@
+"""``gpuspawner``: one command, one module per group of verbs."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from gpuspawner._version import __version__
+from gpuspawner.agent import app as agent
+from gpuspawner.cli import cordon, images, leases, status
+from gpuspawner.cli.common import CommandError
+from gpuspawner.ledger.store import LedgerAwayError
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Describe all verbs."""
+    parser = argparse.ArgumentParser(
+        prog="gpuspawner", description="Shared GPU notebooks for JupyterHub."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for module in (status, leases, cordon, images):
+        module.add_verbs(verbs)
+    verb = verbs.add_parser("agent", help="run the agent of this GPU host")
+    agent.add_arguments(verb)
+    verb.set_defaults(run=agent.run)
+    verb = verbs.add_parser("service", help="run the hub service 'gpu': pages and REST")
+    verb.add_argument("arguments", nargs=argparse.REMAINDER)
+    verb.set_defaults(run=_service)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one verb and exit with its status: 0 done, 1 not done and why, 2 wrong usage."""
+    arguments = make_parser().parse_args(argv)
+    try:
+        sys.exit(arguments.run(arguments))
+    except (CommandError, LedgerAwayError) as error:
+        print(f"gpuspawner {arguments.verb}: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        # The reader of our output has gone: `gpuspawner leases | head`.
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _service(arguments: argparse.Namespace) -> int:
+    # Imported here: an agent's host needs no web server.
+    from gpuspawner.service.app import main as run_service
+
+    return run_service(arguments.arguments)

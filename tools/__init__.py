@@ -1,0 +1,1 @@
+"""What builds and shows the project; nothing here is installed with the package."""
