@@ -10,7 +10,7 @@ from typing import Any
 from traitlets import Dict, Int, List, TraitError, Unicode, default, validate
 from traitlets.config import Configurable
 
-from gpuspawner.domain.pool import PlacementPolicy, Policy, parse_policy
+from gpuspawner.domain.policy import PlacementPolicy, Policy, parse_policy
 from gpuspawner.hubid import DEFAULT_FILE
 from gpuspawner.ledger.store import DEFAULT_URL
 

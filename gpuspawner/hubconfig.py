@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpuspawner.config import LEDGER_URL_VARIABLE, GPUSettings, default_ledger_url
-from gpuspawner.domain.pool import parse_policy
+from gpuspawner.domain.policy import parse_policy
 from gpuspawner.hubid import DEFAULT_FILE, HUB_ID_FILE_VARIABLE, HUB_ID_VARIABLE
 
 SERVICE: Final = "gpu"

@@ -1,4 +1,3 @@
-# ruff: noqa: S603, T201  (a fixed command, no shell; a command that talks to a terminal)
 """Start the demo hub on this machine, with the best that is here, and say what that is."""
 
 import json
@@ -6,10 +5,12 @@ import os
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import docker
 
+from gpuspawner.domain.devices import HostId
 from gpuspawner.gpus.nvml import NVMLInventory
 from tools.notebook_image import build
 from tools.proxy.install import ProxyError
@@ -54,9 +55,7 @@ def main() -> int:
 
 
 def _gpus() -> dict[str, str]:
-    from datetime import UTC, datetime
-
-    inventory = NVMLInventory(socket.gethostname())
+    inventory = NVMLInventory(HostId(socket.gethostname()))
     try:
         seen = inventory.look(datetime.now(UTC))
     finally:

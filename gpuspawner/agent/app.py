@@ -16,6 +16,7 @@ from gpuspawner.broker.broker import Broker
 from gpuspawner.config import LEDGER_URL_VARIABLE, default_ledger_url
 from gpuspawner.engines.docker.client import DockerEngine
 from gpuspawner.engines.docker.runtime import DockerRuntime
+from gpuspawner.engines.look import Runtime
 from gpuspawner.engines.process.runtime import ProcessRuntime
 from gpuspawner.gpus.factory import open_inventory
 from gpuspawner.ledger.store import Ledger
@@ -90,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _assemble(arguments: argparse.Namespace, ledger: Ledger, engine: DockerEngine) -> Agent:
     broker = Broker(ledger, actor=f"agent:{arguments.host_id}")
     inventory = open_inventory(arguments.host_id, arguments.simulate, arguments.simulation_file)
-    runtimes = {"docker": DockerRuntime(engine), "process": ProcessRuntime()}
+    runtimes: dict[str, Runtime] = {"docker": DockerRuntime(engine), "process": ProcessRuntime()}
     guard = Guard(broker, runtimes, arguments.host_id, _now)
     return Agent(
         broker, inventory, guard, _now,

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import Claim, Evidence, Lease, State
-from gpuspawner.domain.pool import Policy
+from gpuspawner.domain.policy import Policy
 from gpuspawner.domain.reasons import Code, Reason, RefusedError, reason
 from gpuspawner.domain.settlement import Grant, Refusal, Waiter, settle
 from gpuspawner.domain.slices import Hold
@@ -37,10 +37,11 @@ class Broker:
         return self._ledger
 
     def publish(self, policy: Policy, hub_id: str, now: datetime) -> None:
-        """Make a hub's policy the one that everybody reads."""
+        """Make a hub's policy the one that everybody reads, and settle by it."""
         with self._ledger.write() as books:
             if books.save_policy(policy, hub_id, now):
                 self._note(books, now, "publish", target=hub_id)
+                self._settle(books, now)
 
     def request(self, claim: Claim, now: datetime) -> Lease:
         """Write a claim down and settle: the lease is granted, or waits if it may.
@@ -113,7 +114,8 @@ class Broker:
     ) -> None:
         """Ask for a lease's end where the engine has not shown it yet; holds stay held.
 
-        ``look_again_at`` is when a call that may still be under way at the engine must be over.
+        ``look_again_at`` is when a call that may still be under way at the engine must be over;
+        the latest that was ever given counts.
         """
         with self._ledger.write() as books:
             lease = books.lease(lease_id)
@@ -122,8 +124,9 @@ class Broker:
             if lease.state is State.WAITING:
                 self._end(books, lease, why, None, now)
                 return
+            given = [at for at in (lease.look_again_at, look_again_at) if at is not None]
             books.change_lease(
-                lease_id, lease.state, State.ENDING, look_again_at=look_again_at,
+                lease_id, lease.state, State.ENDING, look_again_at=max(given, default=None),
                 **({} if lease.reason else {"reason": encode_reason(why)}),
             )  # fmt: skip
             if lease.state is not State.ENDING:

@@ -9,21 +9,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpuspawner.domain.devices import Instance, Mode
-from gpuspawner.domain.pool import PlacementPolicy, Pool, PooledDevice
+from gpuspawner.domain.devices import DeviceUUID, Instance, Mode
+from gpuspawner.domain.policy import PlacementPolicy
+from gpuspawner.domain.pool import Pool, PooledDevice
 from gpuspawner.domain.profiles import Profile
 from gpuspawner.domain.reasons import Code, Reason, reason
 from gpuspawner.domain.slices import Slice
 
-Score = tuple[int, int, int, str, str]
+Score = tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
     """How many grants of a profile are possible now, and how many there could ever be.
 
-    ``unavailable`` counts grants lost to trouble or cordons; ``unproven`` is True when the only
-    devices that fit are real ones on which a share's memory cap is not held by anything yet.
+    ``unavailable`` counts grants lost to trouble, cordons or silence; ``unproven`` is True when
+    the only devices that fit are real ones, where nothing holds a share's memory cap yet.
     ``silent_since`` is set when nothing is free because the agent that watches shares is silent.
     """
 
@@ -95,42 +96,36 @@ def explain(pool: Pool, profile: Profile, alternatives: Iterable[Profile] = ()) 
 
 
 def _place_whole(pool: Pool, profile: Profile) -> tuple[Slice, ...] | None:
-    policy = pool.policy.placement
+    free = [item for item in pool.free_whole() if _fits_whole(item, profile)]
     if profile.count == 1:
-        free = [item for item in _whole_fitting(pool, profile) if _is_free_whole(item)]
-        return (_whole_slice(min(free, key=lambda item: _score(policy, item))),) if free else None
+        return (_whole_slice(_best(pool, free)),) if free else None
     teams: dict[tuple[str, str], list[PooledDevice]] = defaultdict(list)
-    for item in _whole_fitting(pool, profile):
-        if _is_free_whole(item):
-            teams[item.device.host_id, item.device.model].append(item)
-    best: tuple[list[Score], list[PooledDevice]] | None = None
+    for item in free:
+        teams[item.device.host_id, item.device.model].append(item)
+    best: list[tuple[Score, DeviceUUID, PooledDevice]] | None = None
     for team in teams.values():
         if len(team) < profile.count:
             continue
-        scored = sorted((_score(policy, item), item.device.uuid, item) for item in team)
+        scored = sorted((_score(pool, item), item.device.uuid, item) for item in team)
         picked = scored[: profile.count]
-        candidate = ([score for score, _, _ in picked], [item for _, _, item in picked])
-        if best is None or candidate[0] < best[0]:
-            best = candidate
-    return tuple(_whole_slice(item) for item in best[1]) if best else None
+        if best is None or picked < best:
+            best = picked
+    return None if best is None else tuple(_whole_slice(item) for _, _, item in best)
 
 
 def _place_instance(pool: Pool, profile: Profile) -> tuple[Slice, ...] | None:
-    free = [
-        (item, instance)
-        for item, instance in _instances_fitting(pool, profile)
-        if _is_free_instance(item, instance)
-    ]
+    free = list(_instances_fitting(pool, profile, free=True))
     if not free:
         return None
-    policy = pool.policy.placement
-    scores: dict[str, Score] = {}
-    for item, _ in free:
-        if item.device.uuid not in scores:
-            scores[item.device.uuid] = _score(policy, item)
+    # The smallest that fits; an unknown size is never taken for a small one.
     item, instance = min(
         free,
-        key=lambda pair: (pair[1].memory_mib or 0, scores[pair[0].device.uuid], pair[1].uuid),
+        key=lambda pair: (
+            pair[1].memory_mib is None,
+            pair[1].memory_mib or 0,
+            pair[0].rank or _score(pool, pair[0]),
+            pair[1].uuid,
+        ),
     )
     return (
         Slice(
@@ -146,16 +141,19 @@ def _place_instance(pool: Pool, profile: Profile) -> tuple[Slice, ...] | None:
 
 
 def _place_share(pool: Pool, profile: Profile) -> tuple[Slice, ...] | None:
+    assert profile.mode is not None
+    size, group = profile.memory_mib or 0, profile.share_group
     free = [
         item
-        for item in _share_fitting(pool, profile)
-        if item.simulated and item.fresh and _shares_left(item, profile) > 0
+        for item in pool.for_mode(profile.mode)
+        if item.room_mib >= size > 0
+        and _is_share_usable(item)
+        and item.may_join(profile.mode, group)
+        and profile.fits_model(item.device.model)
     ]
     if not free:
         return None
-    policy = pool.policy.placement
-    item = min(free, key=lambda each: _score(policy, each))
-    assert profile.mode is not None
+    item = _best(pool, free)
     return (
         Slice(
             host_id=item.device.host_id,
@@ -169,29 +167,40 @@ def _place_share(pool: Pool, profile: Profile) -> tuple[Slice, ...] | None:
     )
 
 
-def _score(policy: PlacementPolicy, item: PooledDevice) -> Score:
-    """Order devices, best first. An unknown load counts as the highest: unknown is not idle."""
-    capacity = item.device.memory_mib or 0
-    free = capacity - max(item.promised_mib, item.device.load.used_mib or 0)
-    busy = 101 if item.device.load.busy_percent is None else item.device.load.busy_percent
+def _best(pool: Pool, items: Iterable[PooledDevice]) -> PooledDevice:
+    return min(items, key=lambda item: item.rank or _score(pool, item))
+
+
+def _score(pool: Pool, item: PooledDevice) -> Score:
+    """Order devices, best first. An unknown load comes after every known one: it is not idle."""
+    if item.rank is not None:
+        return item.rank
+    load, policy = item.device.load, pool.policy.placement
+    free = (item.device.memory_mib or 0) - max(item.promised_mib, load.used_mib or 0)
+    unknown = load.used_mib is None
+    busy = 101 if load.busy_percent is None else load.busy_percent
     tenants = len(item.holds)
+    name = (item.device.host_id, item.device.uuid)
     if policy is PlacementPolicy.BINPACK:
-        return (free, busy, -tenants, item.device.host_id, item.device.uuid)
-    if policy is PlacementPolicy.SPREAD:
-        return (tenants, -free, busy, item.device.host_id, item.device.uuid)
-    return (-free, busy, tenants, item.device.host_id, item.device.uuid)
+        item.rank = (unknown, free, busy, -tenants, *name)
+    elif policy is PlacementPolicy.SPREAD:
+        item.rank = (tenants, unknown, -free, busy, *name)
+    else:
+        item.rank = (unknown, -free, busy, tenants, *name)
+    return item.rank
 
 
-def _whole_fitting(pool: Pool, profile: Profile) -> Iterable[PooledDevice]:
+def _fits_whole(item: PooledDevice, profile: Profile) -> bool:
+    return (item.device.memory_mib or 0) >= (profile.memory_mib or 0) and profile.fits_model(
+        item.device.model
+    )
+
+
+def _instances_fitting(
+    pool: Pool, profile: Profile, *, free: bool = False
+) -> Iterable[tuple[PooledDevice, Instance]]:
     wanted = profile.memory_mib or 0
-    for item in pool.for_mode(Mode.WHOLE):
-        if (item.device.memory_mib or 0) >= wanted and profile.fits_model(item.device.model):
-            yield item
-
-
-def _instances_fitting(pool: Pool, profile: Profile) -> Iterable[tuple[PooledDevice, Instance]]:
-    wanted = profile.memory_mib or 0
-    for item, instance in pool.instances(profile.instance):
+    for item, instance in pool.instances(profile.instance, free=free):
         if (instance.memory_mib or 0) >= wanted and profile.fits_model(item.device.model):
             yield item, instance
 
@@ -204,27 +213,17 @@ def _share_fitting(pool: Pool, profile: Profile) -> Iterable[PooledDevice]:
             yield item
 
 
-def _is_free_whole(item: PooledDevice) -> bool:
-    return not item.holds and item.unavailable is None
-
-
-def _is_free_instance(item: PooledDevice, instance: Instance) -> bool:
-    return (
-        instance.uuid not in item.holds
-        and item.unavailable is None
-        and instance.uuid not in item.unavailable_units
-    )
+def _is_share_usable(item: PooledDevice) -> bool:
+    """Whether something holds a share's cap here, and somebody watches it."""
+    return item.simulated and item.fresh and item.unavailable is None
 
 
 def _shares_left(item: PooledDevice, profile: Profile) -> int:
     """How many more shares of this size the device has room for, for this profile's group."""
-    if item.unavailable is not None or not profile.memory_mib or item.capacity_mib is None:
+    assert profile.mode is not None
+    if not profile.memory_mib or not item.may_join(profile.mode, profile.share_group):
         return 0
-    if item.holds and (
-        item.held_mode is not profile.mode or item.held_group != profile.share_group
-    ):
-        return 0
-    return max(item.capacity_mib - item.promised_mib, 0) // profile.memory_mib
+    return item.room_mib // profile.memory_mib
 
 
 def _lowest_free_ordinal(item: PooledDevice) -> int:
@@ -247,12 +246,13 @@ def _whole_slice(item: PooledDevice) -> Slice:
 
 def _count_whole(pool: Pool, profile: Profile) -> Availability:
     teams: dict[tuple[str, str], list[PooledDevice]] = defaultdict(list)
-    for item in _whole_fitting(pool, profile):
-        teams[item.device.host_id, item.device.model].append(item)
+    for item in pool.for_mode(Mode.WHOLE):
+        if _fits_whole(item, profile):
+            teams[item.device.host_id, item.device.model].append(item)
     count = profile.count
     total = sum(len(team) // count for team in teams.values())
     usable = sum(sum(i.unavailable is None for i in team) // count for team in teams.values())
-    free = sum(sum(map(_is_free_whole, team)) // count for team in teams.values())
+    free = sum(sum(item.is_free for item in team) // count for team in teams.values())
     return Availability(free=free, total=total, unavailable=total - usable)
 
 
@@ -262,21 +262,27 @@ def _count_instances(pool: Pool, profile: Profile) -> Availability:
         item.unavailable is not None or instance.uuid in item.unavailable_units
         for item, instance in pairs
     )
-    free = sum(_is_free_instance(item, instance) for item, instance in pairs)
+    free = sum(item.is_free_instance(instance) for item, instance in pairs)
     return Availability(free=free, total=len(pairs), unavailable=unusable)
 
 
 def _count_shares(pool: Pool, profile: Profile) -> Availability:
     fitting = list(_share_fitting(pool, profile))
-    held = [item for item in fitting if item.simulated]
+    capped = [item for item in fitting if item.simulated]
+    usable = [item for item in capped if _is_share_usable(item)]
     size = profile.memory_mib or 1
-    free = sum(_shares_left(item, profile) for item in held if item.fresh)
-    silent = [item.observed_at for item in held if not item.fresh]
+    free = sum(_shares_left(item, profile) for item in usable)
+    total = _shares_in_all(capped, size)
+    silent = [
+        item.observed_at
+        for item in capped
+        if not item.fresh and item.unavailable is None and _shares_left(item, profile) > 0
+    ]
     return Availability(
         free=free,
-        total=_shares_in_all(held, size),
-        unavailable=_shares_in_all([i for i in held if i.unavailable is not None], size),
-        unproven=bool(fitting) and not held,
+        total=total,
+        unavailable=total - _shares_in_all(usable, size),
+        unproven=bool(fitting) and not capped,
         silent_since=max(silent) if silent and not free else None,
     )
 

@@ -1,10 +1,9 @@
-"""The pool: which devices a site hands out and how, joined with what is there and who holds it."""
+"""The pool: what a site hands out, joined with what is there and who holds it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from gpuspawner.domain.devices import (
     Device,
@@ -14,141 +13,20 @@ from gpuspawner.domain.devices import (
     Trouble,
     Unavailable,
 )
-from gpuspawner.domain.profiles import (
-    Profile,
-    parse_profiles,
-    profile_from_dict,
-    profile_to_dict,
-)
+from gpuspawner.domain.policy import DeviceRule, Policy
 from gpuspawner.domain.slices import Hold
-from gpuspawner.domain.units import parse_memory_mib
 
-DEFAULT_HEADROOM_MIB: Final = 512
 # An agent looks every few seconds; one that was silent for this long watches nobody's share.
 FRESH_FOR: Final = timedelta(seconds=60)
 
 
-class PlacementPolicy(StrEnum):
-    """Which of the fitting slices is taken."""
-
-    LEAST_LOADED = "least-loaded"
-    BINPACK = "binpack"
-    SPREAD = "spread"
-
-
-class PoolError(ValueError):
-    """The pool's description in the site's configuration is wrong: where, and what was expected."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRule:
-    """How the devices that ``select`` names are handed out.
-
-    ``select`` is a UUID, a part of a model's name, ``#<index>``, or ``*``; the first rule that
-    fits a device counts. ``headroom_mib`` is never handed out as a share.
-    """
-
-    select: str = "*"
-    modes: frozenset[Mode] = frozenset({Mode.WHOLE, Mode.INSTANCE})
-    headroom_mib: int = DEFAULT_HEADROOM_MIB
-
-    def covers(self, device: Device) -> bool:
-        """Whether this rule is about the device."""
-        if self.select == "*" or self.select == device.uuid:
-            return True
-        if self.select.startswith("#"):
-            return self.select[1:] == str(device.index)
-        return self.select.lower() in device.model.lower()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What a site decides, published by the hub into the ledger for everybody to read."""
-
-    profiles: tuple[Profile, ...] = ()
-    rules: tuple[DeviceRule, ...] = ()
-    placement: PlacementPolicy = PlacementPolicy.LEAST_LOADED
-
-    def rule_for(self, device: Device) -> DeviceRule:
-        """Return the first rule that covers the device, else the cautious default."""
-        return next((rule for rule in self.rules if rule.covers(device)), DeviceRule())
-
-
-def parse_policy(
-    profiles: Sequence[Mapping[str, Any]],
-    devices: Sequence[Mapping[str, Any]],
-    placement: str = PlacementPolicy.LEAST_LOADED,
-) -> Policy:
-    """Read a site's configuration.
-
-    Raises:
-        ProfileError: a profile is wrong.
-        PoolError: a device rule or the placement policy is wrong.
-    """
-    try:
-        chosen = PlacementPolicy(placement)
-    except ValueError:
-        known = ", ".join(PlacementPolicy)
-        raise PoolError(f"placement: expected one of {known}, got {placement!r}") from None
-    rules = tuple(_parse_rule(entry, f"devices[{at}]") for at, entry in enumerate(devices))
-    return Policy(profiles=parse_profiles(profiles), rules=rules, placement=chosen)
-
-
-def _parse_rule(entry: Mapping[str, Any], where: str) -> DeviceRule:
-    if not isinstance(entry, Mapping):
-        raise PoolError(f"{where}: expected a mapping, got {entry!r}")
-    known = ("select", "modes", "headroom")
-    for key in entry:
-        if key not in known:
-            raise PoolError(f"{where}: unknown key {key!r}; known are {', '.join(known)}")
-    select = entry.get("select", "*")
-    if not isinstance(select, str) or not select:
-        raise PoolError(
-            f"{where}.select: expected a UUID, a model, '#index' or '*', got {select!r}"
-        )
-    known_modes = [str(mode) for mode in Mode if mode is not Mode.MPS]
-    modes = entry.get("modes", [str(Mode.WHOLE), str(Mode.INSTANCE)])
-    if not isinstance(modes, (list, tuple)) or any(mode not in known_modes for mode in modes):
-        raise PoolError(f"{where}.modes: expected a list of whole, mig, time-sliced, got {modes!r}")
-    headroom = entry.get("headroom", f"{DEFAULT_HEADROOM_MIB}MiB")
-    try:
-        headroom_mib = parse_memory_mib(headroom)
-    except ValueError as error:
-        raise PoolError(f"{where}.headroom: {error}") from None
-    return DeviceRule(select=select, modes=frozenset(map(Mode, modes)), headroom_mib=headroom_mib)
-
-
-def policy_to_dict(policy: Policy) -> dict[str, Any]:
-    """Write a policy as plain data for the ledger."""
-    return {
-        "profiles": [profile_to_dict(profile) for profile in policy.profiles],
-        "rules": [
-            {"select": rule.select, "modes": sorted(rule.modes), "headroom_mib": rule.headroom_mib}
-            for rule in policy.rules
-        ],
-        "placement": str(policy.placement),
-    }
-
-
-def policy_from_dict(data: Mapping[str, Any]) -> Policy:
-    """Read what `policy_to_dict` wrote."""
-    return Policy(
-        profiles=tuple(profile_from_dict(item) for item in data["profiles"]),
-        rules=tuple(
-            DeviceRule(
-                select=item["select"],
-                modes=frozenset(map(Mode, item["modes"])),
-                headroom_mib=item["headroom_mib"],
-            )
-            for item in data["rules"]
-        ),
-        placement=PlacementPolicy(data["placement"]),
-    )
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class PooledDevice:
-    """One device in a `Pool`: what may be handed out of it and what is held now."""
+    """One device in a `Pool`: what may be handed out of it and what is held now.
+
+    ``held_mode`` and ``held_group`` are what present leases keep it in and the group that shares
+    it; ``room_mib`` is what its shares may still take; ``rank`` is placement's, until a hold comes.
+    """
 
     device: Device
     rule: DeviceRule
@@ -159,6 +37,13 @@ class PooledDevice:
     unavailable_units: Mapping[str, Unavailable] = field(default_factory=dict)
     holds: dict[str, Hold] = field(default_factory=dict)
     promised_mib: int = 0
+    room_mib: int = field(init=False)
+    held_mode: Mode | None = None
+    held_group: str | None = None
+    rank: tuple[int | str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self.room_mib = self.capacity_mib or 0
 
     @property
     def capacity_mib(self) -> int | None:
@@ -168,14 +53,22 @@ class PooledDevice:
         return max(self.device.memory_mib - self.rule.headroom_mib, 0)
 
     @property
-    def held_mode(self) -> Mode | None:
-        """The mode that present leases keep it in; None when it is empty."""
-        return next((hold.slice.mode for hold in self.holds.values()), None)
+    def is_free(self) -> bool:
+        """Whether nobody holds any of it and nothing stands against it."""
+        return not self.holds and self.unavailable is None
 
-    @property
-    def held_group(self) -> str | None:
-        """The group that shares it now."""
-        return next((hold.group for hold in self.holds.values()), None)
+    def is_free_instance(self, instance: Instance) -> bool:
+        """Whether nobody holds this partition, or the device as anything else."""
+        return (
+            self.unavailable is None
+            and instance.uuid not in self.holds
+            and instance.uuid not in self.unavailable_units
+            and self.held_mode in (None, Mode.INSTANCE)
+        )
+
+    def may_join(self, mode: Mode, group: str | None) -> bool:
+        """Whether a share for this group may sit beside what is held now."""
+        return not self.holds or (self.held_mode is mode and self.held_group == group)
 
     def may_take(self, mode: Mode) -> bool:
         """Whether the site's rule and the hardware's partitioning allow this mode at all.
@@ -188,8 +81,12 @@ class PooledDevice:
 
     def add(self, hold: Hold) -> None:
         """Enter a hold into this view."""
+        if not self.holds:
+            self.held_mode, self.held_group = hold.slice.mode, hold.group
         self.holds[hold.slice.unit] = hold
         self.promised_mib += hold.slice.memory_mib or 0
+        self.room_mib = max((self.capacity_mib or 0) - self.promised_mib, 0)
+        self.rank = None
 
 
 class Pool:
@@ -207,35 +104,52 @@ class Pool:
         """Join policy, inventories, cordons (UUID to note) and the living holds."""
         self.policy = policy
         self.devices: dict[str, PooledDevice] = {}
-        cordons = cordons or {}
-        for host in hosts:
+        # A device that two hosts report (moved, or its host renamed) is where it was seen last.
+        for host in sorted(hosts, key=lambda item: (item.observed_at, item.host_id)):
             for device in host.devices:
-                self.devices[device.uuid] = _pooled(policy, host, device, cordons, now)
-        for hold in holds:
-            self.add(hold)
+                self.devices[device.uuid] = _pooled(policy, host, device, cordons or {}, now)
         self._by_mode: dict[Mode, list[PooledDevice]] = {
             mode: [item for item in self.devices.values() if item.may_take(mode)] for mode in Mode
         }
-        self._instances: dict[str, list[tuple[PooledDevice, Instance]]] = {}
+        self._free = {item.device.uuid: item for item in self._by_mode[Mode.WHOLE] if item.is_free}
+        self._instances: dict[str, dict[str, tuple[PooledDevice, Instance]]] = {}
+        self._free_instances: dict[str, dict[str, tuple[PooledDevice, Instance]]] = {}
         for item in self._by_mode[Mode.INSTANCE]:
-            for instance in item.device.instances:
-                self._instances.setdefault(instance.profile, []).append((item, instance))
+            for each in item.device.instances:
+                self._instances.setdefault(each.profile, {})[each.uuid] = item, each
+                free = self._free_instances.setdefault(each.profile, {})
+                if item.is_free_instance(each):
+                    free[each.uuid] = item, each
+        for hold in holds:
+            self.add(hold)
 
     def add(self, hold: Hold) -> None:
         """Enter a hold. One on a device that is not there any more takes no room from others."""
         item = self.devices.get(hold.slice.device_uuid)
-        if item is not None:
-            item.add(hold)
+        if item is None:
+            return
+        item.add(hold)
+        self._free.pop(hold.slice.device_uuid, None)
+        for each in item.device.instances:
+            if not item.is_free_instance(each):
+                self._free_instances.get(each.profile, {}).pop(each.uuid, None)
 
     def for_mode(self, mode: Mode) -> Sequence[PooledDevice]:
         """Return the devices that may ever be handed out in this mode."""
         return self._by_mode[mode]
 
-    def instances(self, profile: str | None) -> Iterable[tuple[PooledDevice, Instance]]:
-        """Return the instances of one driver's profile, or of all."""
+    def free_whole(self) -> Iterable[PooledDevice]:
+        """Return the devices that may be handed out whole now."""
+        return self._free.values()
+
+    def instances(
+        self, profile: str | None, *, free: bool = False
+    ) -> Iterable[tuple[PooledDevice, Instance]]:
+        """Return the instances of one driver's profile, or of all; with ``free`` those free now."""
+        table = self._free_instances if free else self._instances
         if profile is not None:
-            return self._instances.get(profile, ())
-        return (pair for pairs in self._instances.values() for pair in pairs)
+            return table.get(profile, {}).values()
+        return (pair for pairs in table.values() for pair in pairs.values())
 
 
 def _pooled(
@@ -266,7 +180,3 @@ def _pooled(
 
 def _cordoned(note: str) -> Unavailable:
     return Unavailable(trouble=Trouble.CORDONED, detail=note, cleared_by="gpuspawner uncordon")
-
-
-# Every field of a rule is written by `policy_to_dict`: a new one without a line there fails here.
-assert {item.name for item in fields(DeviceRule)} == {"select", "modes", "headroom_mib"}

@@ -18,7 +18,12 @@ class EngineUnknownError(EngineError):
     """The engine did not answer, or answered that it is in trouble: nothing is known.
 
     The call may still be carried out later; whoever made a creating call must look again.
+    ``answered`` is set when the engine did answer, with an error of its own: the text says which.
     """
+
+    def __init__(self, message: str, *, answered: bool = False) -> None:
+        super().__init__(message)
+        self.answered = answered
 
 
 class EngineRefusedError(EngineError):

@@ -9,7 +9,8 @@ from sqlalchemy import Connection, Row, Select, desc, select
 
 from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import HOLDING, LIVE, Lease, ServerKey, State
-from gpuspawner.domain.pool import Policy, Pool, policy_from_dict
+from gpuspawner.domain.policy import Policy, policy_from_dict
+from gpuspawner.domain.pool import Pool
 from gpuspawner.domain.profiles import Profile
 from gpuspawner.domain.slices import Hold
 from gpuspawner.ledger import tables

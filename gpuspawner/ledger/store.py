@@ -7,7 +7,9 @@ process then queue in memory and not in the database's busy handler. On PostgreS
 the pool's row. Every call blocks: run it in a worker thread.
 """
 
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -16,7 +18,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event, select
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from gpuspawner.ledger import tables
@@ -27,6 +30,7 @@ from gpuspawner.ledger.writer import Writer
 
 DEFAULT_URL: Final = "sqlite:///gpuspawner.sqlite"
 BUSY_SECONDS: Final = 10.0
+_READ_ONLY_SQLSTATE: Final = "25006"  # a PostgreSQL server that takes no writes, such as a standby
 
 
 class LedgerAwayError(Exception):
@@ -90,7 +94,12 @@ class Ledger:
             engine.dispose()
 
     def _opened(self) -> tuple[Engine, Engine]:
-        with self._open_lock:
+        engines = self._engines
+        if engines is not None:
+            return engines
+        if not self._open_lock.acquire(timeout=self._busy_seconds):
+            raise LedgerAwayError("the ledger is not open yet: another thread tries to open it")
+        try:
             if self._engines is None:
                 engines = _engines(self.url, self._busy_seconds)
                 try:
@@ -102,17 +111,32 @@ class Ledger:
                     raise
                 self._engines = engines
             return self._engines
+        finally:
+            self._open_lock.release()
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (OperationalError, InterfaceError) as error:
-            raise LedgerAwayError(f"the ledger cannot be used now: {_cause(error)}") from error
+        except PoolTimeoutError as error:
+            raise LedgerAwayError("the ledger is busy: all connections are in use") from error
         except DBAPIError as error:
-            if error.connection_invalidated:
-                raise LedgerAwayError(f"the ledger went away: {_cause(error)}") from error
+            if _is_away(error):
+                raise LedgerAwayError(f"the ledger cannot be used now: {_cause(error)}") from error
             raise
+
+
+def _is_away(error: DBAPIError) -> bool:
+    """Whether this is about the database itself and not about what was asked of it.
+
+    A plain `DatabaseError` is how SQLite tells that the file is damaged or no database.
+    """
+    return (
+        isinstance(error, OperationalError | InterfaceError)
+        or type(error) is DatabaseError
+        or error.connection_invalidated
+        or getattr(error.orig, "sqlstate", None) == _READ_ONLY_SQLSTATE
+    )
 
 
 def _cause(error: DBAPIError) -> str:
@@ -124,12 +148,13 @@ def _checked(url: str) -> URL:
     parsed = make_url(url)
     if parsed.get_backend_name() == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
-    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+    file = parsed.database or ""
+    if parsed.get_backend_name() != "sqlite" or file.startswith((":memory:", "file:")) or not file:
         raise ValueError(
             "the ledger's address must be sqlite:///FILE or postgresql://..., got "
             f"{parsed.render_as_string(hide_password=True)!r}"
         )
-    return parsed
+    return parsed.set(drivername="sqlite")
 
 
 def _engines(url: URL, busy_seconds: float) -> tuple[Engine, Engine]:
@@ -137,14 +162,23 @@ def _engines(url: URL, busy_seconds: float) -> tuple[Engine, Engine]:
         engine = create_engine(
             url,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": max(2, int(busy_seconds))},
+            connect_args={
+                "connect_timeout": max(2, int(busy_seconds)),
+                "options": f"-c lock_timeout={int(busy_seconds * 1000)}",
+            },
         )
-        return engine, engine
+        # A read of several tables is of one moment, as it is on SQLite.
+        return engine, engine.execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        )
     assert url.database is not None
     file = Path(url.database)
     if not file.exists():
-        # The ledger names people and what they use: readable by its owner only.
-        file.touch(mode=0o600)
+        try:
+            # The ledger names people and what they use: readable by its owner only.
+            file.touch(mode=0o600)
+        except OSError as error:
+            raise LedgerAwayError(f"the ledger cannot be made: {error}") from error
     writing = _sqlite_engine(url, busy_seconds, begin="BEGIN IMMEDIATE")
     return writing, _sqlite_engine(url, busy_seconds, begin="BEGIN DEFERRED")
 
@@ -161,12 +195,29 @@ def _sqlite_engine(url: URL, busy_seconds: float, *, begin: str) -> Engine:
         # None: the driver begins nothing by itself, else SELECTs would run outside transactions.
         dbapi_connection.isolation_level = None
         cursor = dbapi_connection.cursor()
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
+        try:
+            _use_write_ahead_log(cursor, busy_seconds)
+            cursor.execute("PRAGMA synchronous=FULL")
+            cursor.execute("PRAGMA foreign_keys=ON")
+        finally:
+            cursor.close()
 
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def _use_write_ahead_log(cursor: Any, busy_seconds: float) -> None:
+    """Switch the file to WAL; SQLite does not wait here by itself when two open a new one."""
+    deadline = time.monotonic() + busy_seconds
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return

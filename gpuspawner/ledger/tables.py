@@ -174,7 +174,7 @@ audit = Table(
     metadata,
     Column("audit_id", Integer, primary_key=True, autoincrement=True),
     Column("at", UTCDateTime, nullable=False),
-    Column("actor", String(255), nullable=False),
+    Column("actor", String(300), nullable=False),  # a person's name and what kind of actor it is
     Column("action", String(32), nullable=False),
     Column("lease_id", Integer),
     Column("target", String(255)),

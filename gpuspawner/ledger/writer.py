@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import delete, insert, select, update
 
 from gpuspawner.domain.devices import HostInventory
-from gpuspawner.domain.leases import Claim, State, check_transition
-from gpuspawner.domain.pool import Policy, policy_to_dict
+from gpuspawner.domain.leases import HOLDING, Claim, State, check_transition
+from gpuspawner.domain.policy import Policy, policy_to_dict
 from gpuspawner.domain.reasons import Reason
 from gpuspawner.domain.slices import Hold
 from gpuspawner.ledger import tables
@@ -130,7 +130,9 @@ class Writer(Reader):
         """Note that the servers of these leases were seen running."""
         table = tables.leases
         self._connection.execute(
-            update(table).where(table.c.lease_id.in_(list(lease_ids))).values(last_seen_at=now)
+            update(table)
+            .where(table.c.lease_id.in_(list(lease_ids)), table.c.state.in_(HOLDING))
+            .values(last_seen_at=now)
         )
 
     def add_audit(

@@ -368,7 +368,10 @@ class GPUSpawner(GPUSettings):
     def options_from_query(self, query: Mapping[str, Any]) -> None:
         """Keep a link's options for the form; a link never starts a server by itself (H11)."""
         self._preselected = options_from_form(query)
-        raise RefusedQuery(reason(Code.QUERY_PRESELECTS), self._reader(), self.retry_seconds)
+        shown = RefusedQuery(reason(Code.QUERY_PRESELECTS), self._reader(), self.retry_seconds)
+        if not self._preselected:  # the address of a form that was sent and refused
+            shown.jupyterhub_message = shown.jupyterhub_html_message = ""
+        raise shown
 
 
 class RefusedQuery(Refusal):

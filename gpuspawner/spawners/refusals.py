@@ -51,9 +51,9 @@ def reason_of(error: BaseException) -> Reason | None:
         return error.why
     if isinstance(error, LedgerAwayError):
         return reason(Code.LEDGER_AWAY)
-    if isinstance(error, EngineUnknownError):
+    if isinstance(error, EngineUnknownError) and not error.answered:
         return reason(Code.ENGINE_AWAY)
-    if isinstance(error, EngineRefusedError):
+    if isinstance(error, EngineRefusedError | EngineUnknownError):
         return reason(Code.CREATE_FAILED, detail=str(error)[:500])
     if isinstance(error, StaleGrantError):
         return reason(Code.GIVEN_UP)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from gpuspawner.broker.broker import Broker
 from gpuspawner.domain.leases import Claim, Lease
-from gpuspawner.domain.pool import Policy
+from gpuspawner.domain.policy import Policy
 from gpuspawner.engines.docker.client import DockerEngine
 from gpuspawner.engines.lanes import Lanes
 from gpuspawner.ledger.store import Ledger

@@ -1,4 +1,3 @@
-# ruff: noqa: S603, S607  (fixed commands, no shell)
 """A base image made on this machine, for where no image registry is reached."""
 
 import os

@@ -1,4 +1,3 @@
-# ruff: noqa: T201  (a command that talks to a terminal)
 """Bring the notebook image into a Docker engine, by the quickest way this machine has.
 
 In this order: the engine has it; a kept archive of it; a build on the public Python image; as
@@ -117,7 +116,10 @@ def _take_base(client: docker.APIClient, say: Say) -> str:
                     f"and a base of our own cannot be made: {lacking}"
                 )
             say(f"{PUBLIC_BASE} cannot be pulled; making a base with debootstrap (a minute)")
-            base.make(kept)
+            try:
+                base.make(kept)
+            except RuntimeError as error:
+                raise ImageError(f"no base for the notebook image: {error}") from error
         say("importing the base")
         base.bring(client, kept)
     return base.NAME

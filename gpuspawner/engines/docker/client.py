@@ -234,6 +234,6 @@ def _translated() -> Iterator[None]:
         text = str(error.explanation or error)
         if error.is_client_error():
             raise EngineRefusedError(text, error.status_code) from error
-        raise EngineUnknownError(text) from error
+        raise EngineUnknownError(text, answered=True) from error
     except (DockerException, requests.RequestException, OSError, ValueError) as error:
         raise EngineUnknownError(f"the engine does not answer: {error}") from error

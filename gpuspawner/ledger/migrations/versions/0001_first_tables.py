@@ -14,7 +14,7 @@ def upgrade() -> None:
         "audit",
         sa.Column("audit_id", sa.Integer(), autoincrement=True, nullable=False),
         sa.Column("at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("actor", sa.String(length=255), nullable=False),
+        sa.Column("actor", sa.String(length=300), nullable=False),
         sa.Column("action", sa.String(length=32), nullable=False),
         sa.Column("lease_id", sa.Integer(), nullable=True),
         sa.Column("target", sa.String(length=255), nullable=True),

@@ -1,0 +1,1 @@
+"""The test rig: real parts that the tests own, started and ended by process id."""
