@@ -8,6 +8,9 @@ import os
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
+
+from traitlets.config.loader import LazyConfigValue
 
 from gpuspawner.config import LEDGER_URL_VARIABLE, GPUSettings, default_ledger_url
 from gpuspawner.domain.policy import parse_policy
@@ -20,6 +23,10 @@ SERVER_TOKEN_SCOPES: Final = ("users:activity!user", "access:servers!server", AC
 DEFAULT_PORT: Final = 8095
 
 _WAYS: Final = ("managed", "external")
+_SPAWNER_SECTIONS: Final = (
+    "DockerSpawner", "GPUSpawner", "GPUDockerSpawner", "LocalProcessSpawner",
+    "SimpleLocalProcessSpawner", "GPULocalSpawner",
+)  # fmt: skip
 
 
 def configure(
@@ -54,25 +61,25 @@ def configure(
     # A limit of the hub's own would refuse CPU users while others wait for a GPU (H10).
     c.JupyterHub.setdefault("concurrent_spawn_limit", 0)
     _append(c.JupyterHub, "extra_user_scopes", [ACCESS])
-    scopes = c.Spawner.get("server_token_scopes")
-    if callable(scopes):
-        raise ValueError(  # noqa: TRY004 - a setting that is wrong, as all others here
-            "c.Spawner.server_token_scopes is a callable: return also "
-            f"{list(SERVER_TOKEN_SCOPES)} from it, and set it after configure(c)"
-        )
-    _append(c.Spawner, "server_token_scopes", SERVER_TOKEN_SCOPES)
+    _let_own_user_role_in(c)
+    for name in _sections_that_set(c, "server_token_scopes"):
+        if callable(c[name].get("server_token_scopes")):
+            raise ValueError(
+                f"c.{name}.server_token_scopes is a callable: return also "
+                f"{list(SERVER_TOKEN_SCOPES)} from it, and set it after configure(c)"
+            )
+        _append(c[name], "server_token_scopes", SERVER_TOKEN_SCOPES)
     environment = _environment(c, simulate)
     addresses = _notebook_addresses(c)
     _add_service(c, _service_spec(service, service_port, addresses, environment))
     if agent == "managed":
         _add_service(c, {"name": AGENT, "command": _command("agent"), "environment": environment})
     if addresses:
-        base = "/" + str(c.JupyterHub.get("base_url", "/")).strip("/")
-        prefix = base.rstrip("/") + f"/services/{SERVICE}/api/"
-        c.Spawner.setdefault("environment", {})
-        c.Spawner.environment.setdefault(
-            "GPUSPAWNER_API_URL", f"http://{addresses[0]}:{service_port}{prefix}"
-        )
+        prefix = _base_url(c) + f"services/{SERVICE}/api/"
+        api_url = f"http://{addresses[0]}:{service_port}{prefix}"
+        for name in _sections_that_set(c, "environment"):
+            present = _present(c[name], "environment", {})
+            c[name].environment = {"GPUSPAWNER_API_URL": api_url, **present}
 
 
 def _check(service: str, agent: str, settings: Mapping[str, Any]) -> None:
@@ -93,9 +100,49 @@ def _check(service: str, agent: str, settings: Mapping[str, Any]) -> None:
 
 
 def _append(section: Any, name: str, scopes: Any) -> None:
-    """Add scopes to what the site has set, each once; a plain list stays the site's own list."""
-    present = list(section[name]) if isinstance(section.get(name), (list, tuple, set)) else []
+    """Add scopes to what the site has set, each once."""
+    present = _present(section, name, [])
     section[name] = [*present, *(scope for scope in scopes if scope not in present)]
+
+
+def _present(section: Any, name: str, empty: Any) -> Any:
+    """Return what the site has set, also where it only called ``append`` or ``update`` on it."""
+    value = section.get(name, empty)
+    if not isinstance(value, LazyConfigValue):
+        return value
+    changes = value.to_dict()
+    if isinstance(empty, dict):
+        return dict(changes.get("update") or {})
+    present = [*changes.get("prepend", ()), *changes.get("extend", ())]
+    for at, item in changes.get("inserts", ()):
+        present.insert(at, item)
+    return [*present, *sorted(changes.get("update") or ())]
+
+
+def _sections_that_set(c: Any, name: str) -> list[str]:
+    """Return the sections of spawner classes in which a setting must stand to count.
+
+    What a site sets for one class hides what stands on ``c.Spawner``.
+    """
+    return ["Spawner", *(each for each in _SPAWNER_SECTIONS if name in c[each])]
+
+
+def _let_own_user_role_in(c: Any) -> None:
+    """Add our scope to a ``user`` role of the site's own: it replaces the hub's (hub facts H2)."""
+    roles = _present(c.JupyterHub, "load_roles", [])
+    if any(role.get("name") == "user" for role in roles):
+        c.JupyterHub.load_roles = [
+            {**role, "scopes": list(dict.fromkeys([*role.get("scopes", ()), ACCESS]))}
+            if role.get("name") == "user" else role
+            for role in roles
+        ]  # fmt: skip
+
+
+def _base_url(c: Any) -> str:
+    """Return the path below which the hub is served, with both slashes, as the hub finds it."""
+    bound = urlsplit(str(c.JupyterHub.get("bind_url") or "")).path
+    path = str(c.JupyterHub.get("base_url") or bound).strip("/")
+    return f"/{path}/" if path else "/"
 
 
 def _environment(c: Any, simulate: str | None) -> dict[str, str]:
@@ -118,7 +165,7 @@ def _engine_environment(c: Any) -> dict[str, str]:
     names = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
     environment = {name: os.environ[name] for name in names if name in os.environ}
     for section in (c.DockerSpawner, c.GPUDockerSpawner):
-        address = (section.get("client_kwargs") or {}).get("base_url")
+        address = _present(section, "client_kwargs", {}).get("base_url")
         if address:
             environment["DOCKER_HOST"] = str(address)
     return environment
@@ -155,7 +202,7 @@ def _command(name: str) -> list[str]:
 
 def _add_service(c: Any, spec: dict[str, Any]) -> None:
     """Add a service, keeping what the site says of one with the same name (such as its token)."""
-    services = list(c.JupyterHub.get("services", []))
+    services = list(_present(c.JupyterHub, "services", []))
     own = next((item for item in services if item.get("name") == spec["name"]), None)
     if own is None:
         services.append(spec)

@@ -1,5 +1,6 @@
 """The hub's short id: hub and service read it from one place."""
 
+import contextlib
 import os
 import secrets
 import string
@@ -34,17 +35,32 @@ def read_hub_id(file: Path) -> str:
         OSError: the file cannot be made.
     """
     try:
-        hub_id = file.read_text().strip()
+        hub_id = _read(file)
     except FileNotFoundError:
-        hub_id = "".join(secrets.choice(_LETTERS) for _ in range(8))
-        try:
-            with file.open("x") as new:
-                new.write(hub_id + "\n")
-        except FileExistsError:  # another process of this hub was first
-            hub_id = file.read_text().strip()
+        _make(file)
+        hub_id = _read(file)
     if not hub_id or not set(hub_id) <= set(_LETTERS) or len(hub_id) > 16:
         raise ValueError(
             f"{file}: expected a hub id of 1 to 16 characters a-z and 0-9, got {hub_id!r}; "
             "remove the file for a new id, or set hub_id"
         )
     return hub_id
+
+
+def _read(file: Path) -> str:
+    return file.read_text(errors="replace").strip()
+
+
+def _make(file: Path) -> None:
+    """Make the file with an id in it, unless another process of this hub is first.
+
+    It appears with its content: nobody ever reads an empty one.
+    """
+    hub_id = "".join(secrets.choice(_LETTERS) for _ in range(8))
+    draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
+    draft.write_text(hub_id + "\n")
+    try:
+        with contextlib.suppress(FileExistsError):
+            file.hardlink_to(draft)
+    finally:
+        draft.unlink()

@@ -18,6 +18,7 @@ from gpuspawner.engines.look import (
     Running,
     Runtime,
 )
+from gpuspawner.ledger.store import LedgerAwayError
 
 # Often enough to stand in for a finish time that the engine has forgotten.
 SEEN_EVERY: Final = timedelta(seconds=30)
@@ -66,6 +67,11 @@ class Guard:
                 self._note_away(lease.engine, error)
             except EngineError as error:
                 log.warning("lease %d: %s; it is tried again", lease.lease_id, error)
+            except LedgerAwayError:
+                raise
+            except Exception:
+                # One lease that nobody can make sense of must not leave the others unguarded.
+                log.exception("lease %d: looking at it failed; it is tried again", lease.lease_id)
         for engine in self._away - silent:
             log.info("engine %s answers again", engine)
         self._away = silent

@@ -19,14 +19,17 @@ def broken_promises(ledger: Ledger) -> list[str]:
         everything = books.recent(limit=100_000)
         audit = books.audit(limit=1_000_000)
         holds = books.holds()
+        occupied = books.occupied_devices()
         capacities: dict[str, int | None] = {
             device.uuid: device.memory_mib for host in books.hosts() for device in host.devices
         }
     return [
         *_held_once(holds),
         *_sums(holds, capacities),
+        *_occupied(holds, occupied),
         *_leases_and_holds(living, holds),
         *_one_living_lease_per_server(living),
+        *_ended_on_evidence(everything),
         *_audited(everything, audit),
     ]
 
@@ -64,6 +67,16 @@ def _sums(holds: Sequence[Hold], capacities: dict[str, int | None]) -> list[str]
     ]
 
 
+def _occupied(holds: Sequence[Hold], occupied: dict[str, str]) -> list[str]:
+    """P1: the mode that the database guards a device with is the one that it is held in."""
+    held = {str(hold.slice.device_uuid): str(hold.slice.mode) for hold in holds}
+    return [
+        f"P1: device {uuid} is guarded as {occupied.get(uuid)} and held as {held.get(uuid)}"
+        for uuid in sorted({*held, *occupied})
+        if held.get(uuid) != occupied.get(uuid)
+    ]
+
+
 def _leases_and_holds(living: Sequence[Lease], holds: Sequence[Hold]) -> list[str]:
     """P1, P3: who holds has a lease that says so, and the other way round."""
     held: dict[int, set[str]] = defaultdict(set)
@@ -83,6 +96,18 @@ def _leases_and_holds(living: Sequence[Lease], holds: Sequence[Hold]) -> list[st
 def _one_living_lease_per_server(living: Sequence[Lease]) -> list[str]:
     keys = [lease.key for lease in living]
     return [f"P1: server {key} has two living leases" for key in set(keys) if keys.count(key) > 1]
+
+
+def _ended_on_evidence(leases: Sequence[Lease]) -> list[str]:
+    """P2, P6: what held slices ended on evidence, and every end has a reason."""
+    broken = []
+    for lease in leases:
+        if lease.state is State.ENDED:
+            if lease.granted_at is not None and lease.finished_source is None:
+                broken.append(f"P2: lease {lease.lease_id} ended without evidence")
+            if lease.reason is None:
+                broken.append(f"P6: lease {lease.lease_id} ended without a reason")
+    return broken
 
 
 def _audited(leases: Sequence[Lease], audit: Sequence[dict[str, object]]) -> list[str]:

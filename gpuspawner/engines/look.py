@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from gpuspawner.domain.leases import Evidence, Lease
+from gpuspawner.domain.leases import Evidence, Lease, Source
 
 
 class EngineError(Exception):
@@ -65,6 +65,15 @@ class Absent:
 
 
 Look = Running | Made | Finished | Absent
+
+
+def evidence_of(look: Look) -> Evidence | None:
+    """Return what a look proves; None when it proves no end."""
+    if isinstance(look, Finished | Absent):
+        return look.evidence
+    if isinstance(look, Made):
+        return Evidence(source=Source.NEVER_RAN)
+    return None
 
 
 class Runtime(Protocol):

@@ -52,6 +52,11 @@ class Reader:
         """Return all living holds."""
         return [decode_hold(row) for row in self._connection.execute(select(tables.holds))]
 
+    def occupied_devices(self) -> dict[str, str]:
+        """Return the mode that the database keeps each held device in."""
+        rows = self._connection.execute(select(tables.occupied_devices))
+        return {row.device_uuid: row.mode for row in rows}
+
     def view(self, now: datetime) -> Pool:
         """Join policy, inventories, cordons and holds."""
         policy = self.policy() or Policy()

@@ -19,8 +19,14 @@ from gpuspawner.domain.endings import why_ended
 from gpuspawner.domain.leases import Claim, Evidence, Lease, ServerKey
 from gpuspawner.domain.reasons import Code, Reason, reason
 from gpuspawner.engines.docker.client import DockerEngine
-from gpuspawner.engines.docker.runtime import evidence_of
-from gpuspawner.engines.look import Absent, EngineError, EngineUnknownError, Look, Running
+from gpuspawner.engines.look import (
+    Absent,
+    EngineError,
+    EngineUnknownError,
+    Look,
+    Running,
+    evidence_of,
+)
 from gpuspawner.hubid import read_hub_id
 from gpuspawner.ledger.store import Ledger, LedgerAwayError
 from gpuspawner.spawners.form import Form, options_from_form
@@ -55,6 +61,8 @@ class GPUSpawner(GPUSettings):
         # Between a cancelled start and the stop() that the hub sends after it, the hub must
         # believe that we run, else it never calls stop() (hub facts H7).
         self._awaits_stop = False
+        # stop() may come while start() still runs (SIGTERM of the hub): then nothing more is made.
+        self._given_up = False
         self._progress = Progress()
         self._preselected: Mapping[str, Any] = {}
         self._engine_was_away = False
@@ -93,7 +101,9 @@ class GPUSpawner(GPUSettings):
         Raises:
             Refusal: for every expected failure; nothing is left behind.
         """
-        self._starting, self._progress = True, Progress()
+        self._starting, self._awaits_stop, self._given_up = True, False, False
+        if self._progress.is_over:
+            self._progress = Progress()
         try:
             return await self._start()
         except asyncio.CancelledError:
@@ -111,6 +121,12 @@ class GPUSpawner(GPUSettings):
             self._starting = False
             self._progress.finish()
 
+    def clear_state(self) -> None:
+        """Forget the last start: the hub calls this first of all, long before `start`."""
+        super().clear_state()  # type: ignore[misc]
+        # Its page asks for progress while hooks still run, and must not be told of the last one.
+        self._progress = Progress()
+
     async def stop(self, now: bool = False) -> None:
         """Stop the server, give its place or grant up, and end its lease on the engine's word.
 
@@ -118,6 +134,7 @@ class GPUSpawner(GPUSettings):
             EngineUnknownError: the engine does not answer; the lease stays held, and the agent
                 stops the server when the engine is back.
         """
+        self._given_up = True
         try:
             found = await self._halt(now=now, clear=False)
         except EngineUnknownError as error:
@@ -154,7 +171,7 @@ class GPUSpawner(GPUSettings):
         if not isinstance(look, Absent):
             await self._or_log(self._tidy())
             found = {look.run_id: evidence}
-        await self._or_log(self._end_living(why_ended(evidence, absent=not found), found))
+        await self._or_log(self._end_living(None, found))
         return evidence.exit_code or 0
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
@@ -275,14 +292,19 @@ class GPUSpawner(GPUSettings):
         with self._site.broker.ledger.read() as books:
             return books.living_of_server(self.key)
 
-    async def _end_living(self, why: Reason, found: Mapping[str, Evidence]) -> None:
-        """End the server's lease by how its own container ended, else by how it is absent."""
+    async def _end_living(self, why: Reason | None, found: Mapping[str, Evidence]) -> None:
+        """End the server's lease by how its own container ended, else by how it is absent.
+
+        Without ``why`` nobody asked for the end, and what the engine shows names it.
+        """
         lease = await self._living()
         if lease is None:
             return
         evidence = found.get(lease.run_id or "")
+        absent = evidence is None
         if evidence is None:
             evidence = await self._site.lanes.run(self.key.lane, self._absence, lease)
+        why = why or why_ended(evidence, absent=absent)
         await self._site.books(
             self.key.lane, self._site.broker.end, lease.lease_id, why, evidence, self._site.now()
         )

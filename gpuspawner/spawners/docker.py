@@ -20,7 +20,7 @@ from gpuspawner.engines.docker.client import (
     Inspected,
     read_state,
 )
-from gpuspawner.engines.docker.runtime import end_of_absent, evidence_of, newest
+from gpuspawner.engines.docker.runtime import end_of_absent, newest
 from gpuspawner.engines.docker.settings import Attach, Terms, finish
 from gpuspawner.engines.look import (
     Absent,
@@ -28,8 +28,11 @@ from gpuspawner.engines.look import (
     EngineUnknownError,
     Look,
     Running,
+    evidence_of,
 )
+from gpuspawner.engines.naming import safe_part
 from gpuspawner.spawners.base import GPUSpawner
+from gpuspawner.spawners.waiting import answers, until_it_answers
 
 NAME_TRIES: Final = 8
 
@@ -82,8 +85,8 @@ class GPUDockerSpawner(GPUSpawner, DockerSpawner):
         return {
             **super().template_namespace(),
             "hub_id": self._site.hub_id,
-            "safe_user": labels.safe_part(self.user.name),
-            "safe_server": labels.safe_part(self.name or ""),
+            "safe_user": safe_part(self.user.name),
+            "safe_server": safe_part(self.name or ""),
         }
 
     # Calls to the engine: in order for one server, and nobody waits for another.
@@ -159,7 +162,12 @@ class GPUDockerSpawner(GPUSpawner, DockerSpawner):
                 await site.books(lane, site.broker.run, lease, look.started_at, site.now())
             address = await self._address()
             self._tell(80, self._reader().text("Waiting for JupyterLab to answer"))
-            await self._until_it_answers(*address)
+            path = url_path_join(self.server.base_url, "api")
+            await until_it_answers(
+                lambda: answers(*address, path, tls=self.internal_ssl),
+                self._check,
+                int(self.http_timeout),
+            )
             return address
 
     @contextmanager
@@ -181,6 +189,8 @@ class GPUDockerSpawner(GPUSpawner, DockerSpawner):
     def _create(self, request: dict[str, Any]) -> Inspected:
         """Create a container, and tell apart who holds its name. Blocks."""
         engine = self._site.engine
+        if self._given_up:
+            raise RefusedError(reason(Code.GIVEN_UP))
         name = request["name"]
         pause = 0.1
         for _ in range(NAME_TRIES):
@@ -224,33 +234,13 @@ class GPUDockerSpawner(GPUSpawner, DockerSpawner):
             raise RefusedError(reason(Code.START_FAILED, detail=str(error)[:500])) from error
         return ip, int(port)
 
-    async def _until_it_answers(self, ip: str, port: int) -> None:
-        """Wait until the server answers or has ended (hub facts H10)."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.http_timeout
-        pause = 0.05
-        while not await self._answers(ip, port):
-            look = await self._look()
-            if not isinstance(look, Running):
-                await self._died(look)
-            if loop.time() > deadline:
-                raise RefusedError(reason(Code.NOT_READY, seconds=int(self.http_timeout)))
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 0.5)
-
-    async def _answers(self, ip: str, port: int) -> bool:
-        """Whether somebody answers there; any answer will do, the hub asks for a good one."""
-        path = url_path_join(self.server.base_url, "api")
+    async def _check(self) -> None:
         try:
-            async with asyncio.timeout(2):
-                reader, writer = await asyncio.open_connection(ip, port)
-                try:
-                    writer.write(f"GET {path} HTTP/1.0\r\nHost: {ip}\r\n\r\n".encode())
-                    return self.internal_ssl or bool(await reader.read(1))
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError):
-            return False
+            look = await self._look()
+        except EngineUnknownError:
+            return  # unknown is not gone: it may be booting, and the wait has its own limit
+        if not isinstance(look, Running):
+            await self._died(look)
 
     async def _died(self, look: Look) -> None:
         evidence = evidence_of(look)
@@ -311,7 +301,8 @@ class GPUDockerSpawner(GPUSpawner, DockerSpawner):
         try:
             if await self.get_object() is not None:
                 ip, port = await self.get_ip_and_port()
-                return f"{'https' if self.internal_ssl else 'http'}://{ip}:{port}"
+                origin = f"{'https' if self.internal_ssl else 'http'}://{ip}:{port}"
+                return origin + self.server.base_url
         except (EngineUnknownError, EngineRefusedError, NotFound, RuntimeError) as error:
             self.log.warning("%s: its address is not known now: %s", self._log_name, error)
         return await super().get_url()

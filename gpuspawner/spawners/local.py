@@ -19,10 +19,9 @@ from traitlets import Unicode, default
 from gpuspawner.domain.choices import Choice
 from gpuspawner.domain.leases import Evidence, Lease, Source
 from gpuspawner.domain.reasons import Code, RefusedError, reason
-from gpuspawner.engines.docker.labels import safe_part
-from gpuspawner.engines.docker.runtime import evidence_of
-from gpuspawner.engines.docker.settings import _without_ours, gpu_environment
-from gpuspawner.engines.look import EngineUnknownError, Finished, Look, Running
+from gpuspawner.engines.environment import gpu_environment, without_ours
+from gpuspawner.engines.look import EngineUnknownError, Finished, Look, Running, evidence_of
+from gpuspawner.engines.naming import safe_part
 from gpuspawner.engines.process.child import Child
 from gpuspawner.engines.process.folders import last_lines, make_private
 from gpuspawner.engines.process.marks import LEADER, LEASE, SERVER, marks_of
@@ -177,7 +176,7 @@ class GPULocalSpawner(GPUSpawner, SimpleLocalProcessSpawner):
         slices = lease.slices if lease is not None else ()
         uuids = ",".join(item.uuid for item in slices)
         return {
-            **_without_ours(self.get_env()),
+            **without_ours(self.get_env()),
             **gpu_environment(slices),
             # No real GPU's: with or without a lease, frameworks find none.
             "CUDA_VISIBLE_DEVICES": uuids,
@@ -186,6 +185,8 @@ class GPULocalSpawner(GPUSpawner, SimpleLocalProcessSpawner):
 
     def _make(self, command: list[str], environment: dict[str, str]) -> Child:
         """Make the process, which waits to be let go. Blocks."""
+        if self._given_up:
+            raise RefusedError(reason(Code.GIVEN_UP))
         home = Path(self.home_dir)
         make_private(home)
         try:

@@ -29,6 +29,11 @@ class Progress:
         self._over = True
         self._wake()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no step follows."""
+        return self._over
+
     async def follow(self) -> AsyncIterator[dict[str, Any]]:
         """Yield the steps as JupyterHub's progress events; a heartbeat has no text."""
         read = 0

@@ -17,14 +17,21 @@ PATIENCE = 60  # seconds until a child that says nothing is given up
 
 
 @contextmanager
-def child(work: Callable[..., None], *arguments: Any, exit_code: int = 0) -> Iterator[Connection]:
-    """Run ``work(pipe, *arguments)`` in a process of its own; it is gone afterwards."""
+def child(
+    work: Callable[..., None], *arguments: Any, exit_code: int = 0, kill: bool = False
+) -> Iterator[Connection]:
+    """Run ``work(pipe, *arguments)`` in a process of its own; it is gone afterwards.
+
+    With ``kill`` it is killed at the end, in the middle of whatever it does.
+    """
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=work, args=(theirs, *arguments))
     process.start()
     theirs.close()
     try:
         yield ours
+        if kill:
+            process.kill()
         process.join(PATIENCE)
         assert process.exitcode == exit_code, f"the child ended with {process.exitcode}"
     finally:
@@ -35,9 +42,9 @@ def child(work: Callable[..., None], *arguments: Any, exit_code: int = 0) -> Ite
         ours.close()
 
 
-def heard(pipe: Connection) -> Any:
+def heard(pipe: Connection, patience: float = PATIENCE) -> Any:
     """Return what the child said next."""
-    assert pipe.poll(PATIENCE), "the child says nothing"
+    assert pipe.poll(patience), "the child says nothing"
     return pipe.recv()
 
 

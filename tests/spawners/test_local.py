@@ -12,7 +12,7 @@ import pytest
 
 from gpuspawner.domain.leases import Source, State
 from gpuspawner.domain.reasons import Code
-from gpuspawner.engines.docker.labels import safe_part
+from gpuspawner.engines.naming import safe_part
 from gpuspawner.spawners.refusals import Refusal
 from tests.builders import device, inventory
 from tests.rig.processes import wait_for

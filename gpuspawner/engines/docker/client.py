@@ -29,6 +29,7 @@ from gpuspawner.engines.look import (
 CALL_SECONDS: Final = 60
 STOP_GRACE_SECONDS: Final = 10
 REMOVE_SECONDS: Final = 30
+_NEVER: Final = "0001-01-01T"  # Go's zero time
 
 Inspected = dict[str, Any]
 
@@ -46,14 +47,13 @@ class DockerEngine:
                 and friends otherwise.
             connections: how many calls may be under way at once.
         """
-        self._settings = {
+        self._settings: dict[str, Any] = {
             "version": "auto",
             "timeout": CALL_SECONDS,
             "num_pools": connections,
             "max_pool_size": connections,
-            **kwargs_from_env(),
-            **(client_settings or {}),
         }
+        self._own_settings = dict(client_settings or {})
         self._client: docker.APIClient | None = None
         self._lock = threading.Lock()
 
@@ -63,10 +63,22 @@ class DockerEngine:
         Raises:
             EngineUnknownError: the engine could not be asked for its version.
         """
-        with _translated(), self._lock:
-            if self._client is None:
-                self._client = docker.APIClient(**self._settings)
-            return self._client
+        client = self._client
+        if client is not None:
+            return client
+        # While the engine hangs, each caller waits for one of its time limits, not for those of
+        # everybody before it.
+        if not self._lock.acquire(timeout=self._own_settings.get("timeout") or CALL_SECONDS):
+            raise EngineUnknownError("the engine does not answer: its version is still asked for")
+        try:
+            with _translated():
+                if self._client is None:
+                    self._client = docker.APIClient(
+                        **{**self._settings, **kwargs_from_env(), **self._own_settings}
+                    )
+                return self._client
+        finally:
+            self._lock.release()
 
     @property
     def client_if_made(self) -> docker.APIClient | None:
@@ -110,7 +122,7 @@ class DockerEngine:
             if item is not None
             and all((item["Config"]["Labels"] or {}).get(k) == v for k, v in labels.items())
         ]
-        return sorted(present, key=lambda item: item["Created"])
+        return sorted(present, key=lambda item: parse_time(item["Created"]))
 
     def remove(self, container_id: str) -> None:
         """Remove a container, by force, and wait until it is gone.
@@ -126,9 +138,11 @@ class DockerEngine:
             if error.status != 409:
                 raise
         try:
-            self.call("wait", container_id, condition="removed", timeout=REMOVE_SECONDS)
+            over = self.call("wait", container_id, condition="removed", timeout=REMOVE_SECONDS)
         except NotFound:
             return
+        if over.get("Error"):
+            raise EngineUnknownError(f"not removed: {over['Error']}", answered=True)
 
     def stop(self, container_id: str, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
         """Ask a container to end, kill it after the grace. One that is gone is fine."""
@@ -179,7 +193,7 @@ class DockerEngine:
         events = self.call(
             "events",
             since=int(since.timestamp()),
-            until=datetime.now(UTC).replace(microsecond=0),
+            until=f"{datetime.now(UTC).timestamp():.6f}",  # a datetime would be cut to the second
             filters={"container": [container_id], "event": ["die"]},
             decode=True,
         )
@@ -204,8 +218,8 @@ def read_state(container: Inspected) -> Look:
     state = container["State"]
     if state.get("Running") or state.get("Paused") or state.get("Restarting"):
         return Running(run_id=container["Id"], started_at=parse_time(state["StartedAt"]))
-    if state.get("Status") == "created":
-        return Made(run_id=container["Id"])
+    if state.get("Status") == "created" or state["StartedAt"].startswith(_NEVER):
+        return Made(run_id=container["Id"])  # also one whose removal is under way
     return Finished(
         run_id=container["Id"],
         evidence=Evidence(
@@ -219,9 +233,7 @@ def read_state(container: Inspected) -> Look:
 
 def parse_time(text: str) -> datetime:
     """Read the engine's RFC 3339 times, which carry nanoseconds, as aware UTC."""
-    head, _, fraction = text.rstrip("Z").partition(".")
-    digits = fraction[:6].ljust(6, "0") if fraction[:1].isdigit() else "000000"
-    return datetime.fromisoformat(f"{head}.{digits}").replace(tzinfo=UTC)
+    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gpuspawner.domain.leases import Evidence, Lease, Source
 from gpuspawner.engines.docker import labels
 from gpuspawner.engines.docker.client import DockerEngine, Inspected, read_state
-from gpuspawner.engines.look import Absent, Finished, Look, Made, Running
+from gpuspawner.engines.look import Absent, Look, Running
 
 
 class DockerRuntime:
@@ -53,12 +53,3 @@ def end_of_absent(engine: DockerEngine, lease: Lease) -> Evidence:
     if evidence.source is Source.LAST_SEEN and lease.running_at is None:
         return Evidence(source=Source.NEVER_RAN)
     return evidence
-
-
-def evidence_of(look: Look) -> Evidence | None:
-    """Return what a look proves; None when it proves no end."""
-    if isinstance(look, Finished | Absent):
-        return look.evidence
-    if isinstance(look, Made):
-        return Evidence(source=Source.NEVER_RAN)
-    return None

@@ -5,20 +5,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from gpuspawner.domain.devices import Mode
 from gpuspawner.domain.reasons import Code, RefusedError, reason
 from gpuspawner.domain.slices import Slice
 from gpuspawner.domain.units import MIB
+from gpuspawner.engines.environment import gpu_environment, without_ours
 
-NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 DEFAULT_SHM_BYTES: Final = 1024 * MIB
-
-# Given by us or by nobody: a value of a site's, a hook's or an image's own would contradict the
-# lease.
-_OURS: Final = (
-    NVIDIA_VISIBLE_DEVICES, "NVIDIA_DRIVER_CAPABILITIES", "CUDA_VISIBLE_DEVICES",
-    "GPU_MODE", "GPU_UUIDS", "GPU_MEM_LIMIT", "GPU_COMPUTE_LIMIT",
-)  # fmt: skip
 
 
 class Attach(StrEnum):
@@ -67,7 +59,7 @@ def finish(request: Mapping[str, Any], terms: Terms) -> dict[str, Any]:
     finished["volumes"] = volumes
     finished["labels"] = {**_labels(request.get("labels")), **terms.labels}
     finished["environment"] = {
-        **_without_ours(_environment(request.get("environment"))),
+        **without_ours(_environment(request.get("environment"))),
         **terms.environment,
         **gpu_environment(terms.slices),
     }
@@ -86,29 +78,6 @@ def device_request(slices: Sequence[Slice], attach: Attach) -> dict[str, Any]:
         "Driver": "nvidia", "Count": 0, "DeviceIDs": ids,
         "Capabilities": [["gpu", "compute", "utility"]], "Options": {},
     }  # fmt: skip
-
-
-def gpu_environment(slices: Sequence[Slice]) -> dict[str, str]:
-    """Return the variables that tell a notebook what it has.
-
-    A server without GPU gets ``NVIDIA_VISIBLE_DEVICES=void`` all the same: NVIDIA's runtime hands
-    every GPU to an image that carries ``all`` (gpu mechanics 5.3).
-    """
-    if not slices:
-        return {NVIDIA_VISIBLE_DEVICES: "void"}
-    uuids = ",".join(item.uuid for item in slices)
-    environment = {
-        NVIDIA_VISIBLE_DEVICES: uuids,
-        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-        "GPU_MODE": str(slices[0].mode),
-        "GPU_UUIDS": uuids,
-    }
-    # One number for one device; several whole devices have no common cap to name.
-    if len(slices) == 1 and slices[0].memory_mib is not None:
-        environment["GPU_MEM_LIMIT"] = str(slices[0].memory_mib * MIB)
-    if slices[0].compute_percent is not None and slices[0].mode is not Mode.WHOLE:
-        environment["GPU_COMPUTE_LIMIT"] = str(slices[0].compute_percent)
-    return environment
 
 
 def _check(host: Mapping[str, Any], *, with_gpu: bool) -> None:
@@ -143,12 +112,9 @@ def _labels(labels: Any) -> dict[str, str]:
     return {str(label): "" for label in labels or ()}
 
 
-def _environment(environment: Any) -> dict[str, str]:
+def _environment(environment: Any) -> dict[str, str | None]:
+    """Return a mapping; None, or a name without ``=``, takes a variable of the image's away."""
     if isinstance(environment, Mapping):
         return dict(environment)
     pairs = (str(item).partition("=") for item in environment or ())
-    return {key: value for key, _, value in pairs}
-
-
-def _without_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in environment.items() if key not in _OURS}
+    return {key: value if equals else None for key, equals, value in pairs}

@@ -1,0 +1,1 @@
+"""How fast we are, measured side by side with what others do."""

@@ -1,0 +1,1 @@
+"""Pages of the reference that are written from the code."""
