@@ -40,6 +40,7 @@ else:
     c.JupyterHub.spawner_class = "gpu-local"
 
 c.Spawner.default_url = "/lab"
+c.JupyterHub.cleanup_servers = True  # the demo leaves nothing behind; a site keeps notebooks
 
 # What people can choose. Shares are for the members of one group among themselves.
 profiles = [

@@ -60,6 +60,8 @@ def configure(
         c.JupyterHub.spawner_class = "gpu-docker"
     # A limit of the hub's own would refuse CPU users while others wait for a GPU (H10).
     c.JupyterHub.setdefault("concurrent_spawn_limit", 0)
+    # A restart of the hub is no reason to stop notebooks; a site may say otherwise.
+    c.JupyterHub.setdefault("cleanup_servers", False)
     _append(c.JupyterHub, "extra_user_scopes", [ACCESS])
     _let_own_user_role_in(c)
     for name in _sections_that_set(c, "server_token_scopes"):

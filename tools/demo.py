@@ -1,6 +1,7 @@
 """Start the demo hub on this machine, with the best that is here, and say what that is."""
 
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from tools.proxy.install import ProxyError
 from tools.proxy.install import command as proxy_command
 
 HERE = Path(__file__).resolve().parent.parent
-FOLDER = HERE / ".demo"
+FOLDER = Path(os.environ.get("GPUSPAWNER_DEMO_FOLDER") or HERE / ".demo")
 NETWORK = "gpuspawner-demo"
 SUBNETS = [f"10.{second}.77.0/24" for second in (213, 117, 61)]
 PORT = 8000
@@ -35,10 +36,12 @@ ACCOUNTS = """
 def main() -> int:
     """Find out what this machine has, start the hub, and wait for its end."""
     os.chdir(HERE)
+    # What matters of the inventory's log is said below, in one line.
+    logging.getLogger("gpuspawner").addHandler(logging.NullHandler())
     if _is_taken(PORT):
         print(f"Port {PORT} of this machine is in use; end what listens there and try again.")
         return 1
-    FOLDER.mkdir(mode=0o700, exist_ok=True)
+    FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
     environment = {**os.environ, **_gpus(), **_notebooks()}
     try:
         environment["GPUSPAWNER_DEMO_PROXY"] = json.dumps(proxy_command())

@@ -24,7 +24,11 @@ def make_parser() -> argparse.ArgumentParser:
     agent.add_arguments(verb)
     verb.set_defaults(run=agent.run)
     verb = verbs.add_parser("service", help="run the hub service 'gpu': pages and REST")
-    verb.add_argument("arguments", nargs=argparse.REMAINDER)
+    verb.add_argument(
+        "--external", action="store_true",
+        help="do not end with the process that started this one (for a unit of the site's own)",
+    )  # fmt: skip
+    verb.add_argument("--log-level", choices=["debug", "info", "warning"], default="info")
     verb.set_defaults(run=_service)
     return parser
 
@@ -47,4 +51,5 @@ def _service(arguments: argparse.Namespace) -> int:
     # Imported here: an agent's host needs no web server.
     from gpuspawner.service.app import main as run_service
 
-    return run_service(arguments.arguments)
+    given = ["--log-level", arguments.log_level]
+    return run_service([*given, "--external"] if arguments.external else given)

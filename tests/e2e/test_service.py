@@ -1,151 +1,142 @@
 """The service under a real hub: log-in, pages in two languages, and a hub that it never stops."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+import re
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
-from gpuspawner.broker.broker import Broker
-from gpuspawner.domain.devices import HostId
-from gpuspawner.domain.leases import Claim, Evidence, Lease, ServerKey, Source
-from gpuspawner.domain.policy import Policy, parse_policy
-from gpuspawner.domain.reasons import Code, RefusedError, reason
-from gpuspawner.gpus.simulated import SimulatedInventory
-from gpuspawner.ledger.store import Ledger
 from tests.conftest import lacking
 from tests.rig.browser import log_in, missing_for_browser, open_page, save_screenshot
-from tests.rig.hub import HubProcess
-from tests.rig.processes import free_port
+from tests.service.desk import Desk, busy_lab, make_desk
 
-PROFILES: list[dict[str, Any]] = [
-    {"name": "cpu", "title": "CPU only", "default": True},
-    {"name": "share", "title": "Small share for ml101", "mode": "time-sliced", "memory": "4GiB",
-     "groups": ["ml101"]},
-    {"name": "mig-2g", "title": "A100 instance, 10 GB", "mode": "mig", "instance": "2g.10gb"},
-    {"name": "whole", "title": "Whole H100", "mode": "whole", "models": ["H100"]},
-]  # fmt: skip
-DEVICES = [{"select": "2080 Ti", "modes": ["time-sliced"]}]
-CONFIG = """
-c.JupyterHub.spawner_class = "simple"
-c.JupyterHub.allow_named_servers = True
-c.JupyterHub.load_groups = {{"ml101": {{"users": ["ada", "ben"]}}}}
-{more}
-import gpuspawner
-gpuspawner.configure(
-    c, agent="external", service_port={port}, hub_id="lab", ledger_url={ledger!r},
-    profiles={profiles!r}, devices={devices!r},
-)
-"""
+__all__ = ["make_desk"]
 
 
-@dataclass
-class Desk:
-    """A hub with its service, and the books as hub and agent would write them."""
-
-    hub: HubProcess
-    ledger: Ledger
-    port: int
-    inventory: SimulatedInventory
-
-    @property
-    def broker(self) -> Broker:
-        return Broker(self.ledger, "agent")
-
-    @property
-    def policy(self) -> Policy:
-        return parse_policy(PROFILES, DEVICES)
-
-    @property
-    def page_url(self) -> str:
-        return f"{self.hub.url}services/gpu/"
-
-    def observe(self, minutes_ago: float = 0) -> None:
-        """Report as the host's agent."""
-        at = datetime.now(UTC) - timedelta(minutes=minutes_ago)
-        self.broker.observe(self.inventory.look(at), at)
-
-    def grant(self, user: str, profile: str, server: str = "", minutes_ago: float = 30) -> Lease:
-        """Let a server run with a slice."""
-        self.observe(minutes_ago)  # shares are handed out on fresh readings only
-        at = datetime.now(UTC) - timedelta(minutes=minutes_ago)
-        chosen = next(item for item in self.policy.profiles if item.name == profile)
-        key = ServerKey(hub_id="lab", user=user, server=server)
-        lease = self.broker.request(Claim(key=key, profile=chosen), at)
-        self.broker.bind(lease, f"run-{lease.lease_id}", at)
-        self.broker.run(lease, at, at)
-        return lease
-
-    def end(self, lease: Lease, code: Code, **values: Any) -> None:
-        """Let a server end."""
-        now = datetime.now(UTC)
-        evidence = Evidence(source=Source.ENGINE, finished_at=now - timedelta(minutes=3))
-        self.broker.end(lease.lease_id, reason(code, **values), evidence, now)
+def needs_browser() -> None:
+    if missing := missing_for_browser():
+        lacking(missing)
 
 
-@pytest.fixture
-def make_desk(make_hub: Callable[..., HubProcess], tmp_path: Path):
-    """Make a hub with its managed service; ``empty`` leaves the ledger to the service."""
-    ledgers = []
-
-    def make(more: str = "", *, empty: bool = False, **settings: Any) -> Desk:
-        url = f"sqlite:///{tmp_path}/ledger.sqlite"
-        ledger = Ledger(url)
-        ledgers.append(ledger)
-        port = free_port()
-        config = CONFIG.format(port=port, ledger=url, profiles=PROFILES, devices=DEVICES, more=more)
-        hub = make_hub(config, **settings)
-        desk = Desk(hub, ledger, port, SimulatedInventory(HostId("gpu1"), "mixed-lab"))
-        if not empty:
-            desk.broker.publish(desk.policy, "lab", datetime.now(UTC))
-            desk.observe(minutes_ago=60)
-        return desk
-
-    yield make
-    for ledger in ledgers:
-        ledger.close()
-
-
-def busy_lab(desk: Desk) -> None:
-    """A lab at work: shares of one course, an instance, a cordon, a lost GPU, ends and refusals."""
-    uuids = [device.uuid for device in desk.inventory.look(datetime.now(UTC)).devices]
-    desk.inventory.set_load(uuids[0], used_mib=3712, busy_percent=64)
-    desk.grant("ada", "share", minutes_ago=45)
-    desk.grant("ben", "share", minutes_ago=40)
-    desk.grant("ada", "mig-2g", "thesis", minutes_ago=125)
-    desk.grant("cho", "mig-2g", minutes_ago=20)
-    ended = desk.grant("ada", "whole", "training", minutes_ago=90)
-    desk.end(ended, Code.EXITED, exit_code=137)
-    desk.grant("cho", "whole", "big", minutes_ago=10)
-    with pytest.raises(RefusedError):
-        desk.grant("ada", "whole", "training", minutes_ago=5)
-    desk.broker.cordon(uuids[1], "new cooler on Friday", "user:admin", datetime.now(UTC))
-    desk.observe()
-
-
-def look_at(desk: Desk, name: str, user: str = "ada", **settings: Any) -> None:
-    dark = settings.pop("dark", False)
+@contextmanager
+def seen_by(desk: Desk, user: str = "ada", *, dark: bool = False, **settings: Any):
+    """A person's browser on the page; whatever it complains about fails the test."""
     with open_page(**settings) as page:
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("requestfailed", lambda request: complaints.append(request.url))
         if dark:
             page.emulate_media(color_scheme="dark")
         log_in(page, desk.hub.url, user)
+        complaints.clear()  # the hub's own pages are not ours
         page.goto(desk.page_url)
-        expect(page.locator("main")).to_be_visible()
-        save_screenshot(page, name)
+        expect(page.get_by_role("heading", level=2).first).to_be_visible()
+        yield page
+        assert complaints == []
 
 
 @pytest.mark.browser
-def test_pictures(make_desk):
-    if missing := missing_for_browser():
-        lacking(missing)
+def test_ada_logs_in_and_sees_her_servers_and_the_pool(make_desk):
+    needs_browser()
     desk = make_desk()
     busy_lab(desk)
-    look_at(desk, "service-light")
-    look_at(desk, "service-admin", user="admin")
-    look_at(desk, "service-dark", dark=True)
-    look_at(desk, "service-chinese", language="zh-CN")
-    look_at(desk, "service-phone", width=360, height=740)
-    look_at(desk, "service-empty", user="ben2")
+    with seen_by(desk) as page:
+        mine = page.get_by_role("region", name="My servers")
+        expect(mine.get_by_role("heading", name="thesis")).to_be_visible()
+        expect(mine).to_contain_text("instance 2g.10gb of NVIDIA A100-SXM4-40GB, 9.6 GiB")
+        expect(mine).to_contain_text("The server ended by itself (exit code 137).")
+        pool = page.get_by_role("region", name="The pool")
+        expect(pool).to_contain_text("taken out of use by the staff: new cooler on Friday")
+        expect(pool).not_to_contain_text("cho")
+        save_screenshot(page, "service-light")
+        # A script of this page may ask the API, with the value that only this page has.
+        ask = "headers => fetch('api/me', {headers}).then(answer => answer.status)"
+        value = next(x["value"] for x in page.context.cookies() if x["name"] == "_xsrf")
+        assert page.evaluate(ask, {"X-XSRFToken": value}) == 200
+        page.get_by_role("link", name="Home").click()
+        expect(page).to_have_url(f"{desk.hub.url}hub/home")
+
+
+@pytest.mark.browser
+def test_an_admin_sees_who_holds_what(make_desk):
+    needs_browser()
+    desk = make_desk()
+    busy_lab(desk)
+    with seen_by(desk, "admin") as page:
+        pool = page.get_by_role("region", name="The pool")
+        expect(pool).to_contain_text("busy · ada/thesis")
+        expect(pool).to_contain_text("busy · cho/big")
+        save_screenshot(page, "service-admin")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("dark", {"dark": True}),
+        ("chinese", {"language": "zh-CN"}),
+        ("phone", {"width": 360, "height": 740}),
+        ("phone-chinese-dark", {"width": 360, "height": 740, "language": "zh-CN", "dark": True}),
+    ],
+)
+def test_it_reads_well(make_desk, name, settings):
+    needs_browser()
+    desk = make_desk()
+    busy_lab(desk)
+    with seen_by(desk, **settings) as page:
+        wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert wide <= 0
+        save_screenshot(page, f"service-{name}")
+
+
+@pytest.mark.browser
+def test_before_anything_has_begun_the_page_says_what_to_do(make_desk):
+    needs_browser()
+    desk = make_desk(empty=True)
+    with seen_by(desk) as page:
+        expect(page.get_by_text("You have no server with a GPU.")).to_be_visible()
+        expect(page.get_by_role("alert")).to_contain_text("No host has reported its GPUs yet")
+        save_screenshot(page, "service-empty")
+        page.get_by_role("main").get_by_role("link", name="Start a server").click()
+        expect(page).to_have_url(re.compile("/hub/spawn"))
+
+
+@pytest.mark.browser
+def test_when_the_ledger_goes_away_the_page_says_so_and_comes_back(make_desk):
+    needs_browser()
+    desk = make_desk()
+    busy_lab(desk)
+    with seen_by(desk) as page:
+        folder = Path(desk.ledger.url.database or "").parent
+        hidden = folder / "ledger.sqlite.hidden"
+        desk.ledger.close()
+        page.goto("about:blank")
+        (folder / "ledger.sqlite").rename(hidden)
+        (folder / "ledger.sqlite").mkdir()
+        desk.hub.restart()
+    with open_page() as page:
+        log_in(page, desk.hub.url, "ada")
+        page.goto(desk.page_url)
+        expect(page.get_by_role("alert")).to_contain_text("does not answer right now")
+        save_screenshot(page, "service-ledger-away")
+        (folder / "ledger.sqlite").rmdir()
+        hidden.rename(folder / "ledger.sqlite")
+        page.goto(desk.page_url)
+        expect(page.get_by_role("heading", name="My servers")).to_be_visible()
+
+
+@pytest.mark.browser
+def test_behind_a_base_url_log_in_and_links_work(make_desk):
+    needs_browser()
+    desk = make_desk(start=False)
+    hub = desk.hub
+    hub.url += "teaching/"
+    hub.write_config(f"c.JupyterHub.bind_url = {hub.url!r}\n{desk.config}")
+    hub.start()
+    desk.grant("ada", "mig-2g")
+    with seen_by(desk) as page:
+        expect(page.get_by_role("heading", name="Default server")).to_be_visible()
+        link = page.get_by_role("link", name="Open Default server")
+        expect(link).to_have_attribute("href", "/teaching/hub/user/ada/")

@@ -1,8 +1,6 @@
 """The page of the command line, from its own parser."""
 
 import argparse
-import contextlib
-import io
 from typing import Any, Final
 
 from gpuspawner.cli.main import make_parser
@@ -59,29 +57,7 @@ def _collect(parser: argparse.ArgumentParser, words: str, text: str, found: list
         for name, each in action.choices.items():
             _collect(each, f"{words} {name}".strip(), texts[name], found)
     if not below:
-        found.append((words, text, _service_parser(parser)))
-
-
-def _service_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Return the parser that reads what this one passes on, else this one."""
-    if not any(item.nargs == argparse.REMAINDER for item in parser._actions):
-        return parser
-    from gpuspawner.service import app
-
-    caught: list[argparse.ArgumentParser] = []
-    real = argparse.ArgumentParser.parse_args
-
-    def catch(own: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        caught.append(own)
-        return real(own, *args, **kwargs)
-
-    argparse.ArgumentParser.parse_args = catch  # type: ignore[method-assign]
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-            app.main(["--help"])
-    finally:
-        argparse.ArgumentParser.parse_args = real  # type: ignore[method-assign]
-    return caught[0]
+        found.append((words, text, parser))
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:

@@ -29,11 +29,14 @@ It changes `c` and nothing else: no file is made and nobody is asked.
 - `c.JupyterHub.spawner_class` becomes `gpu-docker`, unless the site has set one.
 - `c.JupyterHub.concurrent_spawn_limit` becomes 0, unless the site has set one. `concurrent_starts`
   limits starts instead, after they have their slice.
-- `access:services!service=gpu` is added to `c.JupyterHub.extra_user_scopes`, so that people reach
-  the page and notebooks the service.
+- `c.JupyterHub.cleanup_servers` becomes False, unless the site has set it: a restart of the hub is
+  no reason to stop notebooks.
+- `access:services!service=gpu` is added to `c.JupyterHub.extra_user_scopes`, and to a role `user` of
+  the site's own, so that people reach the page and notebooks the service.
 - `users:activity!user`, `access:servers!server` and `access:services!service=gpu` are added to
-  `c.Spawner.server_token_scopes`. Where that is a callable, the call is refused: let it return
-  these three as well, and set it after the call.
+  `server_token_scopes`, of `c.Spawner` and of each spawner class for which the site sets them. Where
+  one is a callable, the call is refused: let it return these three as well, and set it after the
+  call.
 - The services `gpu` and, if the hub starts the agent, `gpu-agent` are added to
   `c.JupyterHub.services`. An entry that the site has under one of these names is kept, and gets the
   keys that it lacks.
