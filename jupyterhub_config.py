@@ -60,7 +60,7 @@ profiles = [
     },
     {
         "name": "mig-2g",
-        "title": "A100 instance, 10 GB",
+        "title": "A100 instance 10 GB",
         "description": "A partition of an A100 of your own.",
         "mode": "mig",
         "instance": "2g.10gb",

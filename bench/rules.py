@@ -165,7 +165,7 @@ def full_site(file: Path) -> Iterator[Broker]:
     broker.observe(lab(WHOLE, LEASED), NOW)
     with ledger.write() as books:
         waiting = [books.add_lease(_claim(number), NOW) for number in range(LEASED + WAITING)]
-        broker._settle(books, NOW)  # noqa: SLF001 - all at once, to be ready soon
+        broker._settle(books, NOW)
         for number in waiting[:LEASED]:
             books.change_lease(number, State.GRANTED, State.RUNNING, running_at=NOW)
     try:

@@ -66,7 +66,7 @@ def configure(
     _let_own_user_role_in(c)
     for name in _sections_that_set(c, "server_token_scopes"):
         if callable(c[name].get("server_token_scopes")):
-            raise ValueError(
+            raise ValueError(  # noqa: TRY004 - a setting that is wrong, as all others here
                 f"c.{name}.server_token_scopes is a callable: return also "
                 f"{list(SERVER_TOKEN_SCOPES)} from it, and set it after configure(c)"
             )
@@ -156,6 +156,8 @@ def _environment(c: Any, simulate: str | None) -> dict[str, str]:
     }
     if spawner.get("hub_id"):
         environment[HUB_ID_VARIABLE] = str(spawner["hub_id"])
+    if spawner.get("language"):
+        environment["GPUSPAWNER_LANGUAGE"] = str(spawner["language"])
     if simulate:
         environment["GPUSPAWNER_SIMULATE"] = simulate
     environment.update(_engine_environment(c))
@@ -209,5 +211,6 @@ def _add_service(c: Any, spec: dict[str, Any]) -> None:
     if own is None:
         services.append(spec)
     else:
-        services[services.index(own)] = {**spec, **own}
+        environment = {**spec.get("environment", {}), **own.get("environment", {})}
+        services[services.index(own)] = {**spec, **own, "environment": environment}
     c.JupyterHub.services = services

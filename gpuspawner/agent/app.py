@@ -19,6 +19,7 @@ from gpuspawner.engines.docker.runtime import DockerRuntime
 from gpuspawner.engines.look import Runtime
 from gpuspawner.engines.process.runtime import ProcessRuntime
 from gpuspawner.gpus.factory import open_inventory
+from gpuspawner.gpus.inventory import Inventory
 from gpuspawner.ledger.store import Ledger
 from gpuspawner.lifetime import OnlyOne, end_with_parent
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--host-id", default=socket.gethostname(), help="this host's name")
     parser.add_argument(
-        "--simulate", default=os.environ.get(SIMULATE_VARIABLE), metavar="LAB",
+        "--simulate", default=os.environ.get(SIMULATE_VARIABLE) or None, metavar="LAB",
         help="a simulated lab in place of the hardware: four-a100, mixed-lab, dgx-h100",
     )  # fmt: skip
     parser.add_argument(
@@ -73,10 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, stop)
     if not lock.take(stopped):
         return 0
-    ledger = Ledger(arguments.ledger or default_ledger_url())
+    try:
+        ledger = Ledger(arguments.ledger or default_ledger_url())
+        inventory = open_inventory(arguments.host_id, arguments.simulate, arguments.simulation_file)
+    except ValueError as error:
+        raise SystemExit(f"gpuspawner agent: {error}") from None
     engine = DockerEngine()
     try:
-        agent = _assemble(arguments, ledger, engine)
+        agent = _assemble(arguments, ledger, engine, inventory)
         agents.append(agent)
         # An orphaned agent is told by `stopped` alone.
         threading.Thread(target=_then, args=(stopped, agent.stop), daemon=True).start()
@@ -88,9 +93,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _assemble(arguments: argparse.Namespace, ledger: Ledger, engine: DockerEngine) -> Agent:
+def _assemble(
+    arguments: argparse.Namespace, ledger: Ledger, engine: DockerEngine, inventory: Inventory
+) -> Agent:
     broker = Broker(ledger, actor=f"agent:{arguments.host_id}")
-    inventory = open_inventory(arguments.host_id, arguments.simulate, arguments.simulation_file)
     runtimes: dict[str, Runtime] = {"docker": DockerRuntime(engine), "process": ProcessRuntime()}
     guard = Guard(broker, runtimes, arguments.host_id, _now)
     return Agent(

@@ -6,13 +6,14 @@ they have cause; whoever comes first does the work. Calls block: run them in a w
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import Claim, Evidence, Lease, State
 from gpuspawner.domain.policy import Policy
 from gpuspawner.domain.reasons import Code, Reason, RefusedError, reason
-from gpuspawner.domain.settlement import Grant, Refusal, Waiter, settle
+from gpuspawner.domain.settlement import Grant, Refusal, settle
 from gpuspawner.domain.slices import Hold
 from gpuspawner.ledger.encoding import encode_reason, encode_slice
 from gpuspawner.ledger.store import Ledger
@@ -60,7 +61,7 @@ class Broker:
                 books, now, "request", lease_id, actor=f"user:{claim.key.user}",
                 detail={"profile": claim.profile.name},
             )  # fmt: skip
-            self._settle(books, now, claim_of={lease_id: claim})
+            self._settle(books, now, claimed=(lease_id, claim))
             lease = books.lease(lease_id)
         assert lease is not None
         if lease.state is State.ENDED:
@@ -173,33 +174,32 @@ class Broker:
             return True
 
     def _settle(
-        self, books: Writer, now: datetime, claim_of: dict[int, Claim] | None = None
+        self, books: Writer, now: datetime, claimed: tuple[int, Claim] | None = None
     ) -> None:
-        waiting = {
-            lease.lease_id: lease for lease in books.living(states=frozenset({State.WAITING}))
-        }
-        if not waiting:
+        waiters = books.waiters()
+        if not waiters:
             return
-        claims = claim_of or {}
-        if not books.hosts():
+        if claimed is not None:
+            lease_id, claim = claimed
+            waiters = [
+                replace(each, alternatives=claim.alternatives)
+                if each.lease_id == lease_id
+                else each
+                for each in waiters
+            ]
+        pool = books.view(now)
+        if pool.is_observed:
+            decisions = settle(pool, waiters)
+        else:
             away = reason(Code.INVENTORY_AWAY, since=None)
-            for lease in waiting.values():
-                if not lease.may_wait:
-                    self._end(books, lease, away, None, now)
-            return
-        waiters = [
-            Waiter(
-                lease_id=lease.lease_id,
-                profile=lease.profile,
-                may_wait=lease.may_wait,
-                alternatives=claims[lease.lease_id].alternatives
-                if lease.lease_id in claims
-                else (),
-            )
-            for lease in waiting.values()
-        ]
-        for decision in settle(books.view(now), waiters):
-            lease = waiting[decision.lease_id]
+            decisions = [
+                Refusal(lease_id=each.lease_id, reason=away)
+                for each in waiters
+                if not each.may_wait
+            ]
+        for decision in decisions:
+            lease = books.lease(decision.lease_id)
+            assert lease is not None
             if isinstance(decision, Refusal):
                 self._end(books, lease, decision.reason, None, now)
             else:

@@ -133,7 +133,7 @@ class Catalogue:
                 "Shared with members of your group; memory is limited for each process, faults "
                 "are not isolated"
             )
-        return self.text("Shared with members of your group; memory is watched, not walled")
+        return self.text("Shared with members of your group; nothing enforces the memory limit yet")
 
     def availability(self, availability: Availability, profile: Profile) -> str:
         """Say how much of a profile is free now, for a card or a table."""

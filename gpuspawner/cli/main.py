@@ -1,6 +1,7 @@
 """``gpuspawner``: one command, one module per group of verbs."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -35,16 +36,27 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one verb and exit with its status: 0 done, 1 not done and why, 2 wrong usage."""
+    try:
+        try:
+            status = _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has gone: `gpuspawner leases | head`. What is still unwritten
+        # goes nowhere, else the interpreter complains at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
-        sys.exit(arguments.run(arguments))
+        status: int = arguments.run(arguments)
     except (CommandError, LedgerAwayError) as error:
         print(f"gpuspawner {arguments.verb}: {error}", file=sys.stderr)
-        sys.exit(1)
-    except BrokenPipeError:
-        # The reader of our output has gone: `gpuspawner leases | head`.
-        sys.stderr.close()
-        sys.exit(1)
+        return 1
+    return status
 
 
 def _service(arguments: argparse.Namespace) -> int:

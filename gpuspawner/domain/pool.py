@@ -14,7 +14,7 @@ from gpuspawner.domain.devices import (
     Unavailable,
 )
 from gpuspawner.domain.policy import DeviceRule, Policy
-from gpuspawner.domain.slices import Hold
+from gpuspawner.domain.slices import Hold, HoldKey
 
 # An agent looks every few seconds; one that was silent for this long watches nobody's share.
 FRESH_FOR: Final = timedelta(seconds=60)
@@ -88,9 +88,23 @@ class PooledDevice:
         self.room_mib = max((self.capacity_mib or 0) - self.promised_mib, 0)
         self.rank = None
 
+    def remove(self, hold: Hold) -> None:
+        """Take a hold out of this view."""
+        del self.holds[hold.slice.unit]
+        self.promised_mib -= hold.slice.memory_mib or 0
+        self.room_mib = max((self.capacity_mib or 0) - self.promised_mib, 0)
+        self.rank = None
+        first = next(iter(self.holds.values()), None)
+        self.held_mode = None if first is None else first.slice.mode
+        self.held_group = None if first is None else first.group
+
 
 class Pool:
-    """All devices of a site as one transaction read them. Built once per settle."""
+    """All devices of a site as one transaction read them.
+
+    ``entered`` are the holds that it knows, by device, unit and lease: what is needed to bring it
+    up to a later moment instead of building it anew.
+    """
 
     def __init__(
         self,
@@ -103,9 +117,12 @@ class Pool:
     ) -> None:
         """Join policy, inventories, cordons (UUID to note) and the living holds."""
         self.policy = policy
+        hosts = sorted(hosts, key=lambda item: (item.observed_at, item.host_id))
+        self.is_observed = bool(hosts)  # by any agent, ever
         self.devices: dict[str, PooledDevice] = {}
+        self.entered: dict[HoldKey, Hold] = {}
         # A device that two hosts report (moved, or its host renamed) is where it was seen last.
-        for host in sorted(hosts, key=lambda item: (item.observed_at, item.host_id)):
+        for host in hosts:
             for device in host.devices:
                 self.devices[device.uuid] = _pooled(policy, host, device, cordons or {}, now)
         self._by_mode: dict[Mode, list[PooledDevice]] = {
@@ -117,22 +134,45 @@ class Pool:
         for item in self._by_mode[Mode.INSTANCE]:
             for each in item.device.instances:
                 self._instances.setdefault(each.profile, {})[each.uuid] = item, each
-                free = self._free_instances.setdefault(each.profile, {})
-                if item.is_free_instance(each):
-                    free[each.uuid] = item, each
+            self._note_free(item)
         for hold in holds:
             self.add(hold)
 
     def add(self, hold: Hold) -> None:
         """Enter a hold. One on a device that is not there any more takes no room from others."""
+        self.entered[hold.key] = hold
         item = self.devices.get(hold.slice.device_uuid)
-        if item is None:
-            return
-        item.add(hold)
-        self._free.pop(hold.slice.device_uuid, None)
-        for each in item.device.instances:
-            if not item.is_free_instance(each):
-                self._free_instances.get(each.profile, {}).pop(each.uuid, None)
+        if item is not None:
+            item.add(hold)
+            self._note_free(item)
+
+    def remove(self, hold: Hold) -> None:
+        """Take a hold out that was entered."""
+        del self.entered[hold.key]
+        item = self.devices.get(hold.slice.device_uuid)
+        if item is not None:
+            item.remove(hold)
+            self._note_free(item)
+
+    def move_to(self, now: datetime) -> None:
+        """Judge by a later time which observations are fresh."""
+        for item in self.devices.values():
+            item.fresh = now - item.observed_at <= FRESH_FOR
+
+    def _note_free(self, item: PooledDevice) -> None:
+        """Keep the tables of what is free up to a device's holds."""
+        uuid = item.device.uuid
+        if item.may_take(Mode.WHOLE) and item.is_free:
+            self._free[uuid] = item
+        else:
+            self._free.pop(uuid, None)
+        if item.may_take(Mode.INSTANCE):
+            for each in item.device.instances:
+                free = self._free_instances.setdefault(each.profile, {})
+                if item.is_free_instance(each):
+                    free[each.uuid] = item, each
+                else:
+                    free.pop(each.uuid, None)
 
     def for_mode(self, mode: Mode) -> Sequence[PooledDevice]:
         """Return the devices that may ever be handed out in this mode."""

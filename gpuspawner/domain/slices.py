@@ -34,6 +34,10 @@ class Slice:
         return f"{self.device_uuid}/{self.unit}" if self.mode.is_share else str(self.uuid)
 
 
+# Device, unit and lease: what tells one hold from every other there ever was.
+HoldKey = tuple[str, str, int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """One slice held by one living lease; ``group`` is who may share the device with it."""
@@ -41,3 +45,8 @@ class Hold:
     lease_id: int
     slice: Slice
     group: str | None = None
+
+    @property
+    def key(self) -> HoldKey:
+        """What tells this hold from every other; a hold never changes while it lives."""
+        return (self.slice.device_uuid, self.slice.unit, self.lease_id)

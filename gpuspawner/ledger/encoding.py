@@ -19,6 +19,7 @@ from gpuspawner.domain.devices import (
     Unavailable,
 )
 from gpuspawner.domain.leases import Lease, ServerKey, Source, State
+from gpuspawner.domain.policy import Policy, policy_from_dict, policy_to_dict
 from gpuspawner.domain.profiles import Profile, profile_from_dict, profile_to_dict
 from gpuspawner.domain.reasons import Code, Reason
 from gpuspawner.domain.slices import Hold, Slice
@@ -32,6 +33,16 @@ def encode_profile(profile: Profile) -> str:
 def decode_profile(text: str) -> Profile:
     """Read what `encode_profile` wrote."""
     return profile_from_dict(json.loads(text))
+
+
+def encode_policy(policy: Policy) -> str:
+    """Write a policy as a text that is equal for equal policies."""
+    return json.dumps(policy_to_dict(policy), sort_keys=True, ensure_ascii=False)
+
+
+def decode_policy(text: str) -> Policy:
+    """Read what `encode_policy` wrote."""
+    return policy_from_dict(json.loads(text))
 
 
 def encode_reason(reason: Reason | None) -> dict[str, Any] | None:

@@ -1,56 +1,86 @@
 """Questions to the ledger, inside one transaction."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, desc, select
+from sqlalchemy import Connection, Row, Select, bindparam, desc, select
 
 from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import HOLDING, LIVE, Lease, ServerKey, State
-from gpuspawner.domain.policy import Policy, policy_from_dict
+from gpuspawner.domain.policy import Policy
 from gpuspawner.domain.pool import Pool
-from gpuspawner.domain.profiles import Profile
-from gpuspawner.domain.slices import Hold
+from gpuspawner.domain.settlement import Waiter
+from gpuspawner.domain.slices import Hold, HoldKey
 from gpuspawner.ledger import tables
-from gpuspawner.ledger.encoding import decode_hold, decode_lease, decode_reason
+from gpuspawner.ledger.encoding import (
+    decode_hold,
+    decode_inventory,
+    decode_lease,
+    decode_policy,
+    decode_profile,
+    decode_reason,
+)
+
+# Made once: making a statement takes longer than running it.
+_POLICY = select(tables.pool.c.policy)
+_HOSTS = select(tables.hosts).order_by(tables.hosts.c.host_id)
+_CORDONS = select(tables.cordons.c.target_uuid, tables.cordons.c.note)
+_HOLD_KEYS = select(tables.holds.c.device_uuid, tables.holds.c.unit, tables.holds.c.lease_id)
+_LEASE = select(tables.leases).where(tables.leases.c.lease_id == bindparam("number"))
+_WAITERS = (
+    select(tables.leases.c.lease_id, tables.leases.c.profile, tables.leases.c.may_wait)
+    .where(tables.leases.c.state == str(State.WAITING))
+    .order_by(tables.leases.c.lease_id)
+)
+
+
+class Decoders:
+    """Decoders that remember: equal texts recur in every settlement."""
+
+    def __init__(self) -> None:
+        self.profile = lru_cache(maxsize=1024)(decode_profile)
+        self.inventory = lru_cache(maxsize=64)(decode_inventory)
+        self.policy = lru_cache(maxsize=4)(decode_policy)
 
 
 class Reader:
     """One consistent view of the ledger."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        decode_profile: Callable[[str], Profile],
-        decode_inventory: Callable[[str, datetime, str], HostInventory],
-    ) -> None:
-        """Read through a connection that is in a transaction; the decoders may cache."""
+    def __init__(self, connection: Connection, decoders: Decoders) -> None:
+        """Read through a connection that is in a transaction."""
         self._connection = connection
-        self._decode_profile = decode_profile
-        self._decode_inventory = decode_inventory
+        self._decoders = decoders
 
     def policy(self) -> Policy | None:
         """Return what the hub published; None before the first hub did."""
-        text = self._connection.execute(select(tables.pool.c.policy)).scalar_one()
-        return None if text is None else policy_from_dict(json.loads(text))
+        text = self._connection.execute(_POLICY).scalar_one()
+        return None if text is None else self._decoders.policy(text)
 
     def hosts(self) -> tuple[HostInventory, ...]:
         """Return each host's last inventory."""
-        rows = self._connection.execute(select(tables.hosts).order_by(tables.hosts.c.host_id))
+        rows = self._connection.execute(_HOSTS).all()
         return tuple(
-            self._decode_inventory(row.host_id, row.observed_at, row.inventory) for row in rows
+            self._decoders.inventory(row.host_id, row.observed_at, row.inventory) for row in rows
         )
 
     def cordons(self) -> dict[str, str]:
         """Return the cordoned UUIDs with the operator's notes."""
-        rows = self._connection.execute(select(tables.cordons))
+        rows = self._connection.execute(_CORDONS)
         return {row.target_uuid: row.note for row in rows}
 
-    def holds(self) -> list[Hold]:
-        """Return all living holds."""
-        return [decode_hold(row) for row in self._connection.execute(select(tables.holds))]
+    def holds(self, lease_ids: Iterable[int] | None = None) -> list[Hold]:
+        """Return all living holds, or those of some leases."""
+        query = select(tables.holds)
+        if lease_ids is not None:
+            query = query.where(tables.holds.c.lease_id.in_(lease_ids))
+        return [decode_hold(row) for row in self._connection.execute(query).all()]
+
+    def hold_keys(self) -> set[HoldKey]:
+        """Return what tells the living holds apart, and no more of them."""
+        rows = self._connection.execute(_HOLD_KEYS).all()
+        return {(uuid, unit, number) for uuid, unit, number in rows}
 
     def occupied_devices(self) -> dict[str, str]:
         """Return the mode that the database keeps each held device in."""
@@ -64,15 +94,21 @@ class Reader:
 
     def lease(self, lease_id: int) -> Lease | None:
         """Return one lease by its number."""
-        table = tables.leases
-        found = self._leases(select(table).where(table.c.lease_id == lease_id))
-        return found[0] if found else None
+        row = self._connection.execute(_LEASE, {"number": lease_id}).one_or_none()
+        return None if row is None else decode_lease(row, self._decoders.profile(row.profile))
 
     def living(self, *, states: frozenset[State] = LIVE) -> list[Lease]:
         """Return the leases in these states, oldest first."""
         table = tables.leases
         query = select(table).where(table.c.state.in_(states)).order_by(table.c.lease_id)
         return self._leases(query)
+
+    def waiters(self) -> list[Waiter]:
+        """Return who waits, first come first, in what a settlement needs only."""
+        return [
+            Waiter(lease_id=number, profile=self._decoders.profile(text), may_wait=may_wait)
+            for number, text, may_wait in self._connection.execute(_WAITERS).all()
+        ]
 
     def holding(self) -> list[Lease]:
         """Return the leases that hold slices, oldest first."""
@@ -121,7 +157,7 @@ class Reader:
 
     def _leases(self, query: Select[Any]) -> list[Lease]:
         rows: Sequence[Row[Any]] = self._connection.execute(query).all()
-        return [decode_lease(row, self._decode_profile(row.profile)) for row in rows]
+        return [decode_lease(row, self._decoders.profile(row.profile)) for row in rows]
 
 
 def _of_server(key: ServerKey) -> Select[Any]:

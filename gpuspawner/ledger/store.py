@@ -2,17 +2,16 @@
 
 On SQLite a write begins with BEGIN IMMEDIATE and is synchronous, since a grant must survive a
 power cut; reads go through a second engine with deferred transactions, since a page must not wait
-like a writer. One lock per process stands before the write transaction: ten writers of one
-process then queue in memory and not in the database's busy handler. On PostgreSQL a write locks
-the pool's row. Every call blocks: run it in a worker thread.
+like a writer. One queue per process stands before the write transaction, and processes take
+turns: writers then wait in line and not in the database's busy handler. On PostgreSQL a write
+locks the pool's row. Every call blocks: run it in a worker thread.
 """
 
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import lru_cache
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +22,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from gpuspawner.ledger import tables
-from gpuspawner.ledger.encoding import decode_inventory, decode_profile
 from gpuspawner.ledger.migrate import migrate
-from gpuspawner.ledger.reader import Reader
+from gpuspawner.ledger.reader import Decoders, Reader
+from gpuspawner.ledger.turns import Queue, Turns
+from gpuspawner.ledger.view import LastView
 from gpuspawner.ledger.writer import Writer
 
 DEFAULT_URL: Final = "sqlite:///gpuspawner.sqlite"
@@ -48,12 +48,13 @@ class Ledger:
         """
         self.url = _checked(url)
         self._busy_seconds = busy_seconds
-        self._lock = threading.Lock()
+        self._lock = Queue()
         self._open_lock = threading.Lock()
         self._engines: tuple[Engine, Engine] | None = None
-        # Equal texts recur in every settlement; decoding them once keeps it short.
-        self._profile = lru_cache(maxsize=1024)(decode_profile)
-        self._inventory = lru_cache(maxsize=64)(decode_inventory)
+        on_sqlite = self.url.get_backend_name() == "sqlite"
+        self._turns = Turns(Path(str(self.url.database))) if on_sqlite else None
+        self._decoders = Decoders()
+        self._last = LastView()
 
     @contextmanager
     def write(self) -> Iterator[Writer]:
@@ -64,13 +65,14 @@ class Ledger:
         """
         with self._translated():
             writing, _ = self._opened()
-            if not self._lock.acquire(timeout=self._busy_seconds):
+            if not self._lock.acquire(self._busy_seconds):
                 raise LedgerAwayError("the ledger is busy: another write of this process hangs")
             try:
-                with writing.begin() as connection:
+                line = self._turns.turn(self._busy_seconds) if self._turns else nullcontext()
+                with line, writing.begin() as connection:
                     if connection.dialect.name == "postgresql":
                         connection.execute(select(tables.pool.c.pool_id).with_for_update())
-                    yield Writer(connection, self._profile, self._inventory)
+                    yield Writer(connection, self._decoders, self._last)
             finally:
                 self._lock.release()
 
@@ -84,12 +86,15 @@ class Ledger:
         with self._translated():
             _, reading = self._opened()
             with reading.connect() as connection:
-                yield Reader(connection, self._profile, self._inventory)
+                yield Reader(connection, self._decoders)
 
     def close(self) -> None:
         """Close all connections; the ledger opens again at the next use."""
         with self._open_lock:
             engines, self._engines = self._engines, None
+            self._last = LastView()
+            if self._turns is not None:
+                self._turns.close()
         for engine in engines or ():
             engine.dispose()
 

@@ -1,33 +1,62 @@
 """Changes to the ledger, inside one write transaction. What they mean is decided elsewhere."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import HOLDING, Claim, State, check_transition
-from gpuspawner.domain.policy import Policy, policy_to_dict
+from gpuspawner.domain.policy import Policy
+from gpuspawner.domain.pool import Pool
 from gpuspawner.domain.reasons import Reason
 from gpuspawner.domain.slices import Hold
 from gpuspawner.ledger import tables
 from gpuspawner.ledger.encoding import (
     encode_inventory,
+    encode_policy,
     encode_profile,
     encode_reason,
     encode_slice,
 )
-from gpuspawner.ledger.reader import Reader
+from gpuspawner.ledger.reader import Decoders, Reader
+from gpuspawner.ledger.view import LastView
+
+# Made once: making a statement takes longer than running it. An update sets what it is given.
+_BUMP = update(tables.pool).values(fence=tables.pool.c.fence + 1).returning(tables.pool.c.fence)
+_CHANGE_LEASE = update(tables.leases).where(tables.leases.c.lease_id == bindparam("number"))
+_HELD_DEVICES = (
+    select(tables.holds.c.device_uuid)
+    .where(tables.holds.c.lease_id == bindparam("number"))
+    .distinct()
+)
+_DELETE_HOLDS = delete(tables.holds).where(tables.holds.c.lease_id == bindparam("number"))
+_DELETE_EMPTY = delete(tables.occupied_devices).where(
+    tables.occupied_devices.c.device_uuid.in_(bindparam("uuids", expanding=True)),
+    tables.occupied_devices.c.device_uuid.not_in(select(tables.holds.c.device_uuid)),
+)
+_OCCUPIED = select(tables.occupied_devices.c.device_uuid).where(
+    tables.occupied_devices.c.device_uuid.in_(bindparam("uuids", expanding=True))
+)
 
 
 class Writer(Reader):
     """A reader that may also write."""
 
+    def __init__(self, connection: Connection, decoders: Decoders, last: LastView) -> None:
+        """Write through a connection that is in a write transaction."""
+        super().__init__(connection, decoders)
+        self._last = last
+
+    def view(self, now: datetime) -> Pool:
+        """Join policy, inventories, cordons and holds; what is granted may be entered into it."""
+        facts = (self.policy() or Policy(), self.hosts(), self.cordons())
+        return self._last.now(self, facts, now)
+
     def save_policy(self, policy: Policy, hub_id: str, now: datetime) -> bool:
         """Publish a policy; False when the ledger has an equal one already."""
-        text = json.dumps(policy_to_dict(policy), sort_keys=True, ensure_ascii=False)
+        text = encode_policy(policy)
         if self._connection.execute(select(tables.pool.c.policy)).scalar_one() == text:
             return False
         self._connection.execute(
@@ -84,8 +113,7 @@ class Writer(Reader):
 
     def next_fence(self) -> int:
         """Return a number higher than every one before."""
-        self._connection.execute(update(tables.pool).values(fence=tables.pool.c.fence + 1))
-        return int(self._connection.execute(select(tables.pool.c.fence)).scalar_one())
+        return int(self._connection.execute(_BUMP).scalar_one())
 
     def change_lease(
         self, lease_id: int, before: State, after: State | None = None, /, **values: Any
@@ -98,8 +126,8 @@ class Writer(Reader):
         if after is not None and after is not before:
             check_transition(before, after)
             values["state"] = after
-        table = tables.leases
-        self._connection.execute(update(table).where(table.c.lease_id == lease_id).values(**values))
+        if values:
+            self._connection.execute(_CHANGE_LEASE, {"number": lease_id, **values})
 
     def add_holds(self, holds: Sequence[Hold]) -> None:
         """Take slices for a lease. The database refuses a unit or a mode that is taken."""
@@ -114,17 +142,11 @@ class Writer(Reader):
 
     def delete_holds(self, lease_id: int) -> None:
         """Give a lease's slices back."""
-        holds, occupied = tables.holds, tables.occupied_devices
-        devices = self._connection.execute(
-            select(holds.c.device_uuid).where(holds.c.lease_id == lease_id).distinct()
-        ).scalars().all()  # fmt: skip
-        self._connection.execute(delete(holds).where(holds.c.lease_id == lease_id))
-        still_held = select(holds.c.device_uuid)
-        self._connection.execute(
-            delete(occupied).where(
-                occupied.c.device_uuid.in_(devices), occupied.c.device_uuid.not_in(still_held)
-            )
-        )
+        run, number = self._connection.execute, {"number": lease_id}
+        devices = run(_HELD_DEVICES, number).scalars().all()
+        if devices:
+            run(_DELETE_HOLDS, number)
+            run(_DELETE_EMPTY, {"uuids": devices})
 
     def seen_alive(self, lease_ids: Iterable[int], now: datetime) -> None:
         """Note that the servers of these leases were seen running."""
@@ -148,25 +170,21 @@ class Writer(Reader):
     ) -> None:
         """Append one record: who did what, and why."""
         self._connection.execute(
-            insert(tables.audit).values(
-                at=at,
-                actor=actor,
-                action=action,
-                lease_id=lease_id,
-                target=target,
-                reason=encode_reason(reason),
-                detail=None if detail is None else dict(detail),
-            )
+            insert(tables.audit),
+            {
+                "at": at,
+                "actor": actor,
+                "action": action,
+                "lease_id": lease_id,
+                "target": target,
+                "reason": encode_reason(reason),
+                "detail": None if detail is None else dict(detail),
+            },
         )
 
     def _new_occupations(self, holds: Sequence[Hold]) -> list[dict[str, str]]:
-        table = tables.occupied_devices
         wanted = {hold.slice.device_uuid: str(hold.slice.mode) for hold in holds}
-        present = set(
-            self._connection.execute(
-                select(table.c.device_uuid).where(table.c.device_uuid.in_(wanted))
-            ).scalars()
-        )
+        present = set(self._connection.execute(_OCCUPIED, {"uuids": list(wanted)}).scalars())
         return [
             {"device_uuid": uuid, "mode": mode}
             for uuid, mode in wanted.items()

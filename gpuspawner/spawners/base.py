@@ -167,11 +167,14 @@ class GPUSpawner(GPUSettings):
             return None
         evidence = evidence_of(look)
         assert evidence is not None
-        found = {}
-        if not isinstance(look, Absent):
-            await self._or_log(self._tidy())
-            found = {look.run_id: evidence}
-        await self._or_log(self._end_living(None, found))
+        try:
+            found = {}
+            if not isinstance(look, Absent):
+                await self._or_log(self._tidy())
+                found = {look.run_id: evidence}
+            await self._or_log(self._end_living(None, found))
+        except Exception:
+            self.log.exception("%s has ended; the rest is left to the agent", self._log_name)
         return evidence.exit_code or 0
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
@@ -377,6 +380,8 @@ class GPUSpawner(GPUSettings):
 
     async def _render_form(self, _spawner: Any) -> str:
         """Render the cards, with what is free now where the ledger answers in time."""
+        # A page or a script may want the profiles before anybody has asked for a GPU.
+        self._in_background(self._site.publish)
         form = Form(
             site=self._site,
             groups=self._groups,

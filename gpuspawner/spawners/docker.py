@@ -331,6 +331,11 @@ class GPUDockerSpawner(GPUSpawner, DockerSpawner):
         return end_of_absent(self._site.engine, lease)
 
     def _newest(self) -> Inspected | None:
+        """Return the container that counts: the known one while it runs, else by our labels."""
+        known = self._site.engine.inspect(self.object_id) if self.object_id else None
+        is_mine = known is not None and labels.is_of(known["Config"]["Labels"], self.key)
+        if known is not None and is_mine and isinstance(read_state(known), Running):
+            return known
         return newest(self._mine())
 
     def _mine(self) -> list[Inspected]:

@@ -14,14 +14,14 @@ class Progress:
     def __init__(self) -> None:
         """Begin with no step."""
         self._steps: list[tuple[int, str]] = []
+        self._said = ""
         self._changed = asyncio.Event()
         self._over = False
 
     def tell(self, percent: int, message: str) -> None:
         """Add a step; the same text as before changes the number only."""
-        if self._steps and self._steps[-1][1] == message:
-            message = ""
-        self._steps.append((percent, message))
+        self._steps.append((percent, "" if message == self._said else message))
+        self._said = message
         self._wake()
 
     def finish(self) -> None:

@@ -29,7 +29,7 @@ async def until_it_answers(
         if loop.time() > deadline:
             raise RefusedError(reason(Code.NOT_READY, seconds=seconds))
         await asyncio.sleep(pause)
-        pause = min(pause * 1.5, 0.5)
+        pause = min(pause * 1.5, 0.25)
 
 
 async def answers(ip: str, port: int, path: str, *, tls: bool = False) -> bool:

@@ -74,7 +74,7 @@ def test_isolation_is_honest() -> None:
     assert EN.isolation(profile_of(Mode.WHOLE, 2)) == "2 whole GPUs, nobody else on them"
     assert ZH.isolation(profile_of(Mode.WHOLE, 2)) == "2 块完整的 GPU，由你独占"
     assert "isolated" in EN.isolation(profile_of(Mode.INSTANCE))
-    assert "watched, not walled" in EN.isolation(profile_of(Mode.TIME_SLICED))
+    assert "nothing enforces the memory limit yet" in EN.isolation(profile_of(Mode.TIME_SLICED))
     assert EN.isolation(CPU_ONLY) == "No GPU"
 
 

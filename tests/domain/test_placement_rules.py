@@ -15,7 +15,7 @@ from gpuspawner.domain.profiles import CPU_ONLY, Profile
 from gpuspawner.domain.reasons import Code, Kind
 from gpuspawner.domain.slices import Hold, Slice
 from tests import strategies
-from tests.builders import T0
+from tests.builders import T0, after
 
 Site = tuple[Policy, tuple[HostInventory, ...], dict[str, str]]
 
@@ -126,9 +126,9 @@ def test_free_is_how_often_it_can_be_granted_before_nothing_is_left(
     while hold_all(pool, 1000 + granted, profile) is not None:
         granted += 1
     assert granted == before.free
-    after = availability(pool, profile)
-    assert after.free == 0
-    assert (after.total, after.unavailable) == (before.total, before.unavailable)
+    then = availability(pool, profile)
+    assert then.free == 0
+    assert (then.total, then.unavailable) == (before.total, before.unavailable)
 
 
 @given(used_pools(), strategies.placed_profiles())
@@ -244,3 +244,28 @@ def test_what_the_pool_says_is_free_whole_is_what_the_facts_say(
     assert {each.uuid for _, each in pool.instances(None, free=True)} == {
         each.uuid for item, each in pool.instances(None) if item.is_free_instance(each)
     }
+
+
+@given(used_pools(), st.data())
+def test_a_pool_brought_up_to_date_is_the_pool_built_anew(
+    used: tuple[Site, list[Hold]], data: st.DataObject
+) -> None:
+    site, holds = used
+    pool = pool_of(site, holds)
+    kept = [hold for hold in holds if data.draw(st.booleans())]
+    for hold in holds:
+        if hold not in kept:
+            pool.remove(hold)
+    if data.draw(st.booleans()):
+        for hold in holds:
+            if hold not in kept:
+                pool.add(hold)
+        kept = holds
+    now = after(data.draw(st.sampled_from((0, 30))))
+    pool.move_to(now)
+    policy, hosts, cordons = site
+    anew = Pool(policy, hosts, cordons, kept, now=now)
+    assert pool.entered.keys() == anew.entered.keys()
+    for profile in data.draw(st.lists(strategies.placed_profiles(), min_size=1, max_size=3)):
+        assert availability(pool, profile) == availability(anew, profile)
+        assert place(pool, profile) == place(anew, profile)

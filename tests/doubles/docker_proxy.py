@@ -26,6 +26,7 @@ class Fault:
     status: int | None = None  # answer this in the engine's place
     body: Any = None  # with this JSON
     lose: bool = False  # let the engine do it, and close without its answer
+    keep: bool = False  # let the engine do it, and hold its answer until `lift`
     cut: int | None = None  # give this many bytes of the answer's body, and close
     times: int | None = None  # for so many requests; None: until lifted
 
@@ -52,7 +53,11 @@ class Fault:
     def hold(self) -> None:
         """Wait as long as this fault holds a request."""
         if self.hang or self.delay:
-            self._lifted.wait(None if self.hang else self.delay)
+            self.wait_for_lift(None if self.hang else self.delay)
+
+    def wait_for_lift(self, seconds: float | None = None) -> None:
+        """Wait until `lift`, or so long."""
+        self._lifted.wait(seconds)
 
 
 class DockerProxy:
@@ -151,6 +156,10 @@ class DockerProxy:
         with self._registered(engine):
             engine.connect(self._engine)
             engine.sendall(_without_keep_alive(head) + b"\r\n\r\n" + body)
+            if fault is not None and fault.keep:
+                engine.recv(1, socket.MSG_PEEK)
+                fault.passed.set()
+                fault.wait_for_lift()
             left = fault.cut if fault is not None else None
             while data := engine.recv(65536):
                 if fault is not None and fault.lose:

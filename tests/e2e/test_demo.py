@@ -156,7 +156,7 @@ def log_in_as_second_and_be_refused(page: Page) -> None:
         choose(second, "whole")
         alert = second.locator(".alert, .error").filter(has_text="Whole H100").first
         expect(alert).to_contain_text("The one place of “Whole H100” is in use.")
-        expect(alert).to_contain_text("A100 instance, 10 GB")
+        expect(alert).to_contain_text("A100 instance 10 GB")
         save_screenshot(second, "refused")
 
 

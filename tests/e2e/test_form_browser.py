@@ -23,7 +23,7 @@ PROFILES = [
     {"name": "share", "title": "Small GPU share", "mode": "time-sliced", "memory": "5GiB",
      "description": "For the exercises of ML101.", "groups": ["ml101"],
      "images": ["pytorch:2.9-cuda13", "jax:0.8", "tensorflow:2.20"]},
-    {"name": "mig-2g", "title": "A100 instance, 10 GB", "mode": "mig", "instance": "2g.10gb",
+    {"name": "mig-2g", "title": "A100 instance 10 GB", "mode": "mig", "instance": "2g.10gb",
      "description": "A partition of an A100 of your own."},
     {"name": "whole", "title": "Whole H100", "mode": "whole", "models": ["H100"],
      "description": "A GPU for yourself, for training runs."},

@@ -109,7 +109,8 @@ def test_the_file_is_for_its_owner_only(sqlite_url: str, open_ledger: Opener) ->
         file = Path(str(make_url(sqlite_url).database))
         made = sorted(file.parent.iterdir())
         assert [path.name for path in made] == [
-            "ledger.sqlite", "ledger.sqlite-shm", "ledger.sqlite-wal",
+            "ledger.sqlite", "ledger.sqlite-next", "ledger.sqlite-shm", "ledger.sqlite-turn",
+            "ledger.sqlite-wal",
         ]  # fmt: skip
         assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o600}
 

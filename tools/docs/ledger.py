@@ -16,8 +16,9 @@ first one to open it makes or upgrades the tables, the others wait. A ledger tha
 has written is not opened.
 
 The tables are internal: read them for reports, and write them through the command line only. All
-times are UTC. A SQLite ledger is made readable by its owner only, since it names people; it has
-the files `FILE-wal` and `FILE-shm` beside it while it is open.
+times are UTC. A SQLite ledger is made readable by its owner only, since it names people. Beside it
+lie `FILE-wal` and `FILE-shm`, which belong to it while it is open, and `FILE-next` and `FILE-turn`,
+by which writers take turns.
 
 Why it is built like this is in [Architecture](../explanation/architecture.md).
 """

@@ -31,10 +31,10 @@ It changes `c` and nothing else: no file is made and nobody is asked.
   limits starts instead, after they have their slice.
 - `c.JupyterHub.cleanup_servers` becomes False, unless the site has set it: a restart of the hub is
   no reason to stop notebooks.
-- `access:services!service=gpu` is added to `c.JupyterHub.extra_user_scopes`, and to a role `user` of
-  the site's own, so that people reach the page and notebooks the service.
+- `access:services!service=gpu` is added to `c.JupyterHub.extra_user_scopes`, and to a role
+  `user` of the site's own, so that people reach the page and notebooks the service.
 - `users:activity!user`, `access:servers!server` and `access:services!service=gpu` are added to
-  `server_token_scopes`, of `c.Spawner` and of each spawner class for which the site sets them. Where
+  `server_token_scopes`, of `c.Spawner` and of each spawner class that has its own. Where
   one is a callable, the call is refused: let it return these three as well, and set it after the
   call.
 - The services `gpu` and, if the hub starts the agent, `gpu-agent` are added to
@@ -64,7 +64,7 @@ contradict a lease:
 | --- | --- |
 | `device_requests` in `extra_host_config` | Devices are attached by the lease only. |
 | a `restart_policy` other than `no` | A restarted container would keep what was given back. |
-| `privileged` with a GPU profile | A privileged container sees every GPU of the host. |
+| `privileged` | A privileged container sees every GPU of the host. |
 | `devices` that name `/dev/nvidia...` | A device node would go around the lease. |
 """
 

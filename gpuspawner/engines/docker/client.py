@@ -5,6 +5,7 @@
 building it asks the engine for its version. Every call blocks.
 """
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -127,8 +128,8 @@ class DockerEngine:
     def remove(self, container_id: str) -> None:
         """Remove a container, by force, and wait until it is gone.
 
-        The engine answers before a removal is over, and 409 while another one is under way; the
-        name and the devices are free only once inspect says 404 (moby issue 37698).
+        The engine answers 409 while another removal is under way; the name and the devices are
+        free only once that one is over (moby issue 37698).
         """
         try:
             self.call("remove_container", container_id, force=True, v=True)
@@ -137,6 +138,8 @@ class DockerEngine:
         except EngineRefusedError as error:
             if error.status != 409:
                 raise
+        else:
+            return
         try:
             over = self.call("wait", container_id, condition="removed", timeout=REMOVE_SECONDS)
         except NotFound:
@@ -189,18 +192,18 @@ class DockerEngine:
 
         The engine keeps a short history of events; where it has forgotten, the time when the
         server was last seen alive stands in, and the record says so (hub facts H9).
+
+        Raises:
+            EngineUnknownError: the engine does not answer; asked again it may know.
         """
-        events = self.call(
-            "events",
-            since=int(since.timestamp()),
-            until=f"{datetime.now(UTC).timestamp():.6f}",  # a datetime would be cut to the second
-            filters={"container": [container_id], "event": ["die"]},
-            decode=True,
-        )
+        filters = {"container": [container_id], "event": ["die"]}
         try:
-            with _translated():
-                deaths = list(events)
-        except (EngineUnknownError, EngineRefusedError):
+            deaths = self._past_events(since, filters)
+        except (NotFound, EngineRefusedError):
+            deaths = []
+        except EngineUnknownError as error:
+            if not error.answered:
+                raise
             deaths = []
         if deaths:
             last = deaths[-1]
@@ -211,6 +214,22 @@ class DockerEngine:
                 exit_code=int(exit_code) if str(exit_code).lstrip("-").isdigit() else None,
             )
         return Evidence(source=Source.LAST_SEEN, finished_at=last_seen_at)
+
+    def _past_events(self, since: datetime, filters: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the events up to now; docker-py's own call has no time limit and cuts seconds."""
+        with _translated():
+            client = self.client()
+            until = f"{datetime.now(UTC).timestamp():.6f}"
+            answer = client.get(
+                client._url("/events"),
+                params={
+                    "since": int(since.timestamp()), "until": until,
+                    "filters": docker.utils.convert_filters(filters),
+                },
+                timeout=client.timeout,
+            )  # fmt: skip
+            client._raise_for_status(answer)
+            return [json.loads(line) for line in answer.text.splitlines() if line.strip()]
 
 
 def read_state(container: Inspected) -> Look:

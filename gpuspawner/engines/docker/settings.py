@@ -43,7 +43,7 @@ def finish(request: Mapping[str, Any], terms: Terms) -> dict[str, Any]:
             restart policy, privilege together with a GPU).
     """
     host = dict(request.get("host_config") or {})
-    _check(host, with_gpu=bool(terms.slices))
+    _check(host)
     host["AutoRemove"] = False  # we remove after reading how it ended (hub facts H9)
     host.setdefault("Init", True)  # reaps zombies, which would hold GPU memory
     if not host.get("ShmSize"):
@@ -80,13 +80,13 @@ def device_request(slices: Sequence[Slice], attach: Attach) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _check(host: Mapping[str, Any], *, with_gpu: bool) -> None:
+def _check(host: Mapping[str, Any]) -> None:
     if host.get("DeviceRequests"):
         _refuse("device_requests", "gpuspawner attaches devices by the lease, and nobody else may")
     policy = (host.get("RestartPolicy") or {}).get("Name") or "no"
     if policy != "no":
         _refuse("restart_policy", "a restarted container would keep a slice that is given back")
-    if with_gpu and host.get("Privileged"):
+    if host.get("Privileged"):
         _refuse("privileged", "a privileged container sees every GPU of the host")
     devices = [str(item.get("PathOnHost", "")) for item in host.get("Devices") or ()]
     if any("/nvidia" in path for path in devices):

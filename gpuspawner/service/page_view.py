@@ -1,0 +1,286 @@
+"""What the page says, as plain values for the template: sentences, symbols and proportions."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from urllib.parse import quote
+
+from babel.dates import format_timedelta
+
+from gpuspawner.catalogue import Catalogue
+from gpuspawner.domain.choices import allowed_profiles
+from gpuspawner.domain.devices import HostInventory, Unavailable
+from gpuspawner.domain.leases import Lease, State
+from gpuspawner.domain.picture import DevicePicture, Shown, SlicePicture
+from gpuspawner.domain.placement import availability
+from gpuspawner.domain.pool import FRESH_FOR
+from gpuspawner.service.auth import Asker
+from gpuspawner.service.questions import Overview
+from gpuspawner.service.settings import Settings
+from gpuspawner.service.views import part_label, trouble_label
+
+_BAR: Final = 100  # a bar's parts share this many steps; the style sheet has a class for each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something that a reader must know before believing the rest; ``kind`` is info or warning."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A time for people, with what machines read and how long ago it is."""
+
+    iso: str
+    text: str
+    ago: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerView:
+    """One lease of the reader."""
+
+    name: str
+    state: str
+    state_class: str
+    profile: str
+    slices: tuple[str, ...]
+    since: Moment
+    url: str | None
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartView:
+    """One part of a device: in the bar and in the list below it."""
+
+    shown: str
+    label: str
+    state: str
+    whose: str
+    explained: bool  # the state has a sentence of its own
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceView:
+    """One card."""
+
+    model: str
+    index: str
+    memory: str
+    used: str
+    busy: str
+    temperature: str
+    trouble: str | None
+    parts: tuple[PartView, ...]
+    headroom: str | None
+    headroom_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostView:
+    """One host's cards."""
+
+    name: str
+    devices: tuple[DeviceView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeView:
+    """One profile and what is free of it."""
+
+    title: str
+    label: str
+    some: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageView:
+    """Everything between the page's head and foot. None: not known now."""
+
+    notices: tuple[Notice, ...]
+    living: tuple[ServerView, ...] | None = None
+    ended: tuple[ServerView, ...] = ()
+    free: tuple[FreeView, ...] | None = None
+    hosts: tuple[HostView, ...] | None = None
+
+
+class PageWriter:
+    """Writes a page for one reader."""
+
+    def __init__(self, settings: Settings, words: Catalogue, asker: Asker, now: datetime) -> None:
+        """Take who reads, in which language, and when."""
+        self._settings = settings
+        self._words = words
+        self._asker = asker
+        self._now = now
+
+    def page(self, seen: Overview) -> PageView:
+        """Say what the ledger shows."""
+        free = None
+        if seen.policy is not None:
+            allowed = allowed_profiles(seen.policy.profiles, self._asker.groups)
+            counted = [(item, availability(seen.pool, item)) for item in allowed]
+            free = tuple(
+                FreeView(
+                    title=item.title,
+                    label=self._words.availability(count, item),
+                    some=item.mode is None or count.free > 0,
+                )
+                for item, count in counted
+            )
+        return PageView(
+            notices=tuple(self._notices(seen.hosts, published=seen.policy is not None)),
+            living=tuple(self._server(lease) for lease in seen.own.living),
+            ended=tuple(self._server(lease) for lease in seen.own.ended),
+            free=free,
+            hosts=self._hosts(seen.devices),
+        )
+
+    def away(self) -> PageView:
+        """Say what it means that the ledger does not answer."""
+        text = self._words.text(
+            "The record of who uses which GPU does not answer right now, so this page cannot show "
+            "your servers or the pool. Running servers go on; new ones with a GPU have to wait. "
+            "The page tries again by itself."
+        )
+        return PageView(notices=(Notice(kind="warning", text=text),))
+
+    def _notices(self, hosts: Sequence[HostInventory], *, published: bool) -> Iterable[Notice]:
+        words = self._words
+        if any(host.simulated for host in hosts):
+            yield Notice(kind="info", text=words.text(
+                "This is a simulated lab: the GPUs below are not real, and notebooks see none."
+            ))  # fmt: skip
+        if not hosts:
+            yield Notice(kind="warning", text=words.text(
+                "No host has reported its GPUs yet, so none can be handed out. Servers without a "
+                "GPU start as always. If it stays like this, tell the staff: “no GPU agent runs”."
+            ))  # fmt: skip
+        elif not published:
+            yield Notice(kind="info", text=words.text(
+                "JupyterHub has not said yet what can be chosen; it does when the first server "
+                "is started."
+            ))  # fmt: skip
+        for host in hosts:
+            age = self._now - host.observed_at
+            if age > FRESH_FOR:
+                yield Notice(kind="warning", text=words.text(
+                    "No report from the host {host} for {time}: what is shown of its GPUs is old. "
+                    "Running servers go on; shares of its GPUs are not handed out until it "
+                    "reports again.",
+                    host=host.host_id, time=self._duration(host.observed_at),
+                ))  # fmt: skip
+            elif host.trouble is not None:
+                yield Notice(kind="warning", text=words.text(
+                    "The host {host} cannot ask its GPUs right now: what is shown of them is from "
+                    "the last time it could.",
+                    host=host.host_id,
+                ))  # fmt: skip
+
+    def _server(self, lease: Lease) -> ServerView:
+        moment = lease.ended_at or lease.running_at or lease.granted_at or lease.requested_at
+        if lease.state is State.ENDED:
+            moment = lease.finished_at or lease.ended_at or lease.requested_at
+        label, style = self._state(lease)
+        return ServerView(
+            name=lease.key.server or self._words.text("Default server"),
+            state=label,
+            state_class=style,
+            profile=lease.profile.title,
+            slices=tuple(self._words.slice(item) for item in lease.slices),
+            since=self._moment(moment),
+            url=self._url(lease) if lease.state is State.RUNNING else None,
+            why=None if lease.reason is None else self._words.reason(lease.reason),
+        )
+
+    def _state(self, lease: Lease) -> tuple[str, str]:
+        words = self._words
+        if lease.state is State.ENDED and lease.granted_at is None:
+            return words.text("Refused"), "ended"
+        return {
+            State.WAITING: (words.text("Waiting"), "waiting"),
+            State.GRANTED: (words.text("Starting"), "waiting"),
+            State.RUNNING: (words.text("Running"), "running"),
+            State.ENDING: (words.text("Stopping"), "waiting"),
+            State.ENDED: (words.text("Ended"), "ended"),
+        }[lease.state]
+
+    def _url(self, lease: Lease) -> str:
+        """Return the hub's way to a server: it knows the server's own domain, if it has one."""
+        server = f"{quote(lease.key.server, safe='')}/" if lease.key.server else ""
+        return f"{self._settings.hub_url}user/{quote(lease.key.user, safe='@')}/{server}"
+
+    def _hosts(self, devices: Iterable[DevicePicture]) -> tuple[HostView, ...]:
+        by_host: dict[str, list[DeviceView]] = {}
+        for picture in devices:
+            by_host.setdefault(picture.device.host_id, []).append(self._device(picture))
+        return tuple(HostView(name=name, devices=tuple(each)) for name, each in by_host.items())
+
+    def _device(self, picture: DevicePicture) -> DeviceView:
+        device, load, words = picture.device, picture.device.load, self._words
+        trouble = picture.unavailable
+        sizes = [part.memory_mib for part in picture.slices]
+        *steps, headroom_steps = _steps([*sizes, picture.headroom_mib])
+        return DeviceView(
+            model=device.model.removeprefix("NVIDIA ") or words.text("GPU"),
+            index=f"#{device.index}" if device.index >= 0 else "—",
+            memory=words.memory(device.memory_mib),
+            used=words.memory(load.used_mib),
+            busy="—" if load.busy_percent is None else f"{load.busy_percent} %",
+            temperature="—" if load.temperature_c is None else f"{load.temperature_c} °C",
+            trouble=None if trouble is None else trouble_label(trouble, words),
+            parts=tuple(
+                self._part(part, each, trouble)
+                for part, each in zip(picture.slices, steps, strict=True)
+            ),
+            headroom=words.memory(picture.headroom_mib) if picture.headroom_mib else None,
+            headroom_steps=headroom_steps,
+        )
+
+    def _part(self, part: SlicePicture, steps: int, trouble: Unavailable | None) -> PartView:
+        words = self._words
+        state = {
+            Shown.FREE: words.text("free"),
+            Shown.OWN: words.text("yours"),
+            Shown.BUSY: words.text("busy"),
+            Shown.UNAVAILABLE: words.text("unavailable"),
+        }[part.shown]
+        if part.unavailable not in (None, trouble):
+            assert part.unavailable is not None
+            state = words.text("unavailable: {why}", why=trouble_label(part.unavailable, words))
+        whose = ""
+        if part.lease is not None:
+            key = part.lease.key
+            whose = f"{key.user}/{key.server}".removesuffix("/")
+            if part.shown is Shown.OWN:
+                whose = key.server or words.text("Default server")
+        return PartView(
+            shown=str(part.shown), label=part_label(part, words), state=state, whose=whose,
+            explained=part.unavailable not in (None, trouble), steps=steps,
+        )  # fmt: skip
+
+    def _moment(self, moment: datetime) -> Moment:
+        return Moment(
+            iso=moment.isoformat(timespec="seconds"),
+            text=self._words.time(moment),
+            ago=self._duration(moment),
+        )
+
+    def _duration(self, since: datetime) -> str:
+        passed = max(self._now - since, since - since)
+        return format_timedelta(passed, granularity="minute", locale=self._words.locale)
+
+
+def _steps(sizes: Sequence[int | None]) -> list[int]:
+    """Cut a bar in proportion; what is unknown is as wide as the mean, nothing known is unseen."""
+    known = [size for size in sizes if size]
+    usual = max(sum(known) // len(known), 1) if known else 1
+    widths = [usual if size is None else size for size in sizes]
+    whole = sum(widths) or 1
+    return [0 if not width else max(round(width * _BAR / whole), 1) for width in widths]
