@@ -197,6 +197,9 @@ def _service_spec(
     if way == "managed":
         spec["command"] = _command("service")
         spec["environment"] = {**environment, "GPUSPAWNER_SERVICE_ADDRESSES": ",".join(addresses)}
+    else:
+        # The hub serves nobody while it waits for a unit that is away, 30 s unless told (P7).
+        spec["timeout"] = 1
     return spec
 
 

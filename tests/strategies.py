@@ -121,8 +121,8 @@ def devices(draw: st.DrawFn, uuid: str, host_id: str) -> Device:
         host_id=HostId(host_id),
         index=draw(st.integers(0, 2)),
         model=draw(st.sampled_from(MODELS)),
-        memory_mib=draw(st.sampled_from((None, 8192, 16384, 40960))),
-        partitioned=draw(st.sampled_from((False, False, True, True, None))),
+        memory_mib=draw(st.sampled_from((None, 8192, 16384, 16384, 40960))),
+        partitioned=draw(st.sampled_from((False, False, False, True, True, None))),
         instances=tuple(
             Instance(
                 uuid=DeviceUUID(f"MIG-{uuid}-{at}"),
@@ -142,9 +142,9 @@ def inventories(draw: st.DrawFn, host_id: str = "lab") -> HostInventory:
     count = draw(st.integers(0, 4))
     return HostInventory(
         host_id=HostId(host_id),
-        observed_at=draw(st.sampled_from((T0, T0, after(-59), after(-61)))),
+        observed_at=draw(st.sampled_from((T0, T0, T0, after(-59), after(-61)))),
         devices=tuple(draw(devices(f"GPU-{host_id}-{at}", host_id)) for at in range(count)),
-        simulated=draw(st.sampled_from((True, True, False))),
+        simulated=draw(st.sampled_from((True, True, True, True, False))),
     )
 
 
@@ -185,9 +185,9 @@ def policies(draw: st.DrawFn) -> Policy:
     """What a site decides about its devices."""
     rule = st.builds(
         DeviceRule,
-        select=st.sampled_from(("*", "#0", "T4", "a100", "GPU-lab-0")),
-        modes=st.sampled_from([frozenset(PLACED_MODES)] * 3 + [frozenset({mode}) for mode in Mode]),
-        headroom_mib=st.sampled_from((1, 512, 9000)),
+        select=st.sampled_from(("*", "*", "*", "#0", "T4", "a100", "GPU-lab-0")),
+        modes=st.sampled_from([frozenset(PLACED_MODES)] * 8 + [frozenset({mode}) for mode in Mode]),
+        headroom_mib=st.sampled_from((1, 512, 512, 9000)),
     )
     return Policy(
         rules=tuple(draw(st.lists(rule, min_size=1, max_size=2))),

@@ -5,9 +5,12 @@ import subprocess
 import sys
 import zipfile
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import lacking
 
 ROOT = Path(__file__).parents[1]
 HEAVY = (
@@ -117,10 +120,32 @@ def test_nothing_of_ours_is_undefined(generated: str) -> None:
     assert {name: values[name] for name in ours if "Undefined" in values[name]} == {}
 
 
+WATCHED = """
+import sys
+from gpuspawner import configure
+from traitlets.config import Config
+settings = {"simulate": "mixed-lab", "profiles": [{"name": "cpu", "title": "CPU only"}]}
+configure(Config(), **settings)  # everything is imported
+forbidden = ("open", "os.", "socket.", "subprocess.", "sqlite3.", "shutil.", "tempfile.")
+sys.addaudithook(lambda event, args: event.startswith(forbidden) and print(event, args))
+configure(Config(), **settings)
+"""
+
+
+def test_configuring_a_hub_only_changes_c(tmp_path: Path) -> None:
+    """The file is also read by `jupyterhub token`, and by whoever checks it (H2)."""
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED], check=True, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout, made as a release makes it."""
-    pytest.importorskip("hatchling")
+    if find_spec("hatchling") is None:
+        lacking("hatchling is not installed")
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],

@@ -142,6 +142,40 @@ def test_several_devices_come_from_one_host_and_one_model_or_not_at_all() -> Non
     assert taken(Pool(sharing_policy(), together, now=T0), PAIR) == ["GPU-a", "GPU-d"]
 
 
+def test_of_two_teams_the_better_one_is_taken_whatever_the_order() -> None:
+    busy = Load(used_mib=9000, busy_percent=90)
+    teams = [
+        inventory(device("a", load=busy), device("b", load=busy), host_id="attic"),
+        inventory(device("c"), device("d")),
+    ]
+    for hosts in (teams, teams[::-1]):
+        assert taken(Pool(sharing_policy(), hosts, now=T0), PAIR) == ["GPU-c", "GPU-d"]
+
+
+def test_a_cordoned_instance_is_passed_over() -> None:
+    pool = Pool(sharing_policy(), [inventory(mig_device("m", 5, 5))], {"MIG-m-0": "ECC"}, now=T0)
+    assert taken(pool, SMALL_MIG) == ["MIG-m-1"]
+    assert availability(pool, SMALL_MIG) == Availability(free=1, total=2, unavailable=1)
+
+
+def test_what_is_given_back_is_free_again_to_the_last_mib() -> None:
+    holds = [
+        share_hold(1, "GPU-a", 0, 8000, "ml101"),
+        share_hold(2, "GPU-a", 1, 7000, "ml101"),
+        hold_of(3, "GPU-b"),
+    ]
+    pool = Pool(sharing_policy(), [inventory(device("a"), device("b"))], holds=holds, now=T0)
+    assert (taken(pool, ML_SHARE), taken(pool, WHOLE)) == (None, None)
+    pool.remove(holds[0])
+    assert pool.devices["GPU-a"].promised_mib == 7000
+    assert taken(pool, replace(ML_SHARE, memory_mib=8872)) == ["GPU-a/share-0"]
+    assert taken(pool, VIS_SHARE) is None
+    pool.remove(holds[1])
+    pool.remove(holds[2])
+    assert availability(pool, WHOLE) == Availability(free=2, total=2)
+    assert taken(pool, VIS_SHARE) == ["GPU-a/share-0"]
+
+
 def test_strangers_never_sit_on_one_device() -> None:
     holds = [share_hold(1, "GPU-a", 0, 4096, "ml101")]
     pool = Pool(sharing_policy(), [inventory(device("a"))], holds=holds, now=T0)
