@@ -17,9 +17,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", help="rules, spawn (default: both)")
     parser.add_argument("--alone", type=int, default=8, help="pairs of one user's spawn")
     parser.add_argument("--together", type=int, default=2, help="pairs of 20 users at once")
-    parser.add_argument(
-        "--stub", action="store_true", help="a stand-in, ready at once"
-    )
+    parser.add_argument("--stub", action="store_true", help="a stand-in, ready at once")
     arguments = parser.parse_args()
     parts = arguments.parts or ["rules", "spawn"]
     rows: list[Row] = []

@@ -11,7 +11,7 @@ from traitlets import Dict, Int, List, TraitError, Unicode, default, validate
 from traitlets.config import Configurable
 
 from gpuspawner.domain.policy import PlacementPolicy, Policy, parse_policy
-from gpuspawner.hubid import DEFAULT_FILE
+from gpuspawner.hubid import DEFAULT_FILE, is_hub_id
 from gpuspawner.ledger.store import DEFAULT_URL
 
 LEDGER_URL_VARIABLE = "GPUSPAWNER_LEDGER_URL"
@@ -112,6 +112,14 @@ class GPUSettings(Configurable):
     @default("ledger_url")
     def _default_ledger_url(self) -> str:
         return default_ledger_url()
+
+    @validate("hub_id")
+    def _check_hub_id(self, proposal):
+        if proposal["value"] and not is_hub_id(proposal["value"]):
+            raise TraitError(
+                f"hub_id: expected 1 to 16 characters a-z and 0-9, got {proposal['value']!r}"
+            )
+        return proposal["value"]
 
     @validate("profiles", "devices", "placement")
     def _check_policy(self, proposal):

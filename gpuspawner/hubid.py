@@ -39,12 +39,17 @@ def read_hub_id(file: Path) -> str:
     except FileNotFoundError:
         _make(file)
         hub_id = _read(file)
-    if not hub_id or not set(hub_id) <= set(_LETTERS) or len(hub_id) > 16:
+    if not is_hub_id(hub_id):
         raise ValueError(
             f"{file}: expected a hub id of 1 to 16 characters a-z and 0-9, got {hub_id!r}; "
             "remove the file for a new id, or set hub_id"
         )
     return hub_id
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether a text can be a hub's id: 1 to 16 characters a-z and 0-9."""
+    return bool(text) and set(text) <= set(_LETTERS) and len(text) <= 16
 
 
 def _read(file: Path) -> str:

@@ -165,12 +165,14 @@ def _remainder(item: PooledDevice) -> list[SlicePicture]:
 
 def _empty(item: PooledDevice) -> SlicePicture:
     modes = tuple(mode for mode in Mode if item.may_take(mode))
-    return _room(item, item.device.memory_mib, modes)
+    only_shares = bool(modes) and all(mode.is_share for mode in modes)
+    memory_mib = item.capacity_mib if only_shares else item.device.memory_mib
+    return _room(item, memory_mib, modes)
 
 
 def _room(item: PooledDevice, memory_mib: int | None, modes: tuple[Mode, ...]) -> SlicePicture:
     """Draw room that is free unless something stands against each way of handing it out."""
-    usable = tuple(mode for mode in modes if not mode.is_share or (item.simulated and item.fresh))
+    usable = tuple(mode for mode in modes if not mode.is_share or item.caps_are_held)
     trouble = item.unavailable
     if trouble is None and not usable:
         trouble = _why_unusable(item, modes)

@@ -214,8 +214,7 @@ def _share_fitting(pool: Pool, profile: Profile) -> Iterable[PooledDevice]:
 
 
 def _is_share_usable(item: PooledDevice) -> bool:
-    """Whether something holds a share's cap here, and somebody watches it."""
-    return item.simulated and item.fresh and item.unavailable is None
+    return item.caps_are_held and item.unavailable is None
 
 
 def _shares_left(item: PooledDevice, profile: Profile) -> int:

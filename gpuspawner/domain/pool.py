@@ -70,6 +70,14 @@ class PooledDevice:
         """Whether a share for this group may sit beside what is held now."""
         return not self.holds or (self.held_mode is mode and self.held_group == group)
 
+    @property
+    def caps_are_held(self) -> bool:
+        """Whether something keeps a share of it to its memory, and somebody watches.
+
+        Nothing does on real devices yet, so shares are handed out on simulated ones only.
+        """
+        return self.simulated and self.fresh
+
     def may_take(self, mode: Mode) -> bool:
         """Whether the site's rule and the hardware's partitioning allow this mode at all.
 

@@ -45,16 +45,16 @@ def settle(pool: Pool, waiters: Sequence[Waiter]) -> list[Grant | Refusal]:
     decisions: list[Grant | Refusal] = []
     found_nothing: set[Profile] = set()  # room only shrinks here: what failed once fails again
     for waiter in waiters:
-        slices = None
-        if waiter.profile not in found_nothing:
-            slices = place(pool, waiter.profile)
+        is_hopeless = waiter.profile in found_nothing
+        slices = None if is_hopeless else place(pool, waiter.profile)
         if slices is not None:
             group = waiter.profile.share_group
             for each in slices:
                 pool.add(Hold(lease_id=waiter.lease_id, slice=each, group=group))
             decisions.append(Grant(lease_id=waiter.lease_id, slices=slices, group=group))
             continue
-        found_nothing.add(waiter.profile)
+        if not is_hopeless:
+            found_nothing.add(waiter.profile)
         if not waiter.may_wait:
             why = explain(pool, waiter.profile, waiter.alternatives)
             decisions.append(Refusal(lease_id=waiter.lease_id, reason=why))

@@ -1,6 +1,7 @@
 """Bring a ledger to the newest schema: one process migrates under a lock, the others wait."""
 
 from pathlib import Path
+from threading import Lock
 
 from alembic import command
 from alembic.config import Config
@@ -10,6 +11,7 @@ from sqlalchemy import Connection, text
 
 # Any number that no other program on the same database uses for its advisory locks.
 _POSTGRESQL_LOCK = 7_113_405_118
+_ALEMBIC = Lock()  # it keeps the migration that runs in a global
 
 
 class NewerSchemaError(RuntimeError):
@@ -37,7 +39,8 @@ def migrate(connection: Connection) -> None:
             f"the ledger has schema {present!r}, which this version of gpuspawner does not know; "
             "it was written by a newer one: install that, or restore a backup"
         )
-    command.upgrade(config, "head")
+    with _ALEMBIC:
+        command.upgrade(config, "head")
 
 
 def _config(connection: Connection) -> Config:

@@ -46,7 +46,8 @@ class Progress:
             if self._over:
                 return
             try:
-                await asyncio.wait_for(changed.wait(), HEARTBEAT_SECONDS)
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await changed.wait()
             except TimeoutError:
                 percent = self._steps[-1][0] if self._steps else 0
                 yield _event(percent, "")

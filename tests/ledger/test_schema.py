@@ -85,6 +85,19 @@ def test_several_threads_open_many_fresh_files_at_once(
         assert sorted(at_once(fence, ledgers)) == [1, 2, 3, 4]  # type: ignore[type-var]
 
 
+def test_several_ledgers_are_opened_at_once_by_one_process(
+    tmp_path: Path, open_ledger: Opener, at_once: Callable[..., list[object]]
+) -> None:
+    """Alembic keeps the migration that runs in a global: threads must not meet there."""
+    ledgers = [open_ledger(f"sqlite:///{tmp_path}/{number}.sqlite") for number in range(6)]
+
+    def fence(ledger: Ledger) -> int:
+        with ledger.write() as books:
+            return books.next_fence()
+
+    assert at_once(fence, ledgers) == [1] * 6
+
+
 def test_a_schema_of_the_future_is_refused_and_left_alone(
     ledger_url: str, open_ledger: Opener
 ) -> None:
