@@ -132,10 +132,15 @@ def _sections_that_set(c: Any, name: str) -> list[str]:
 def _let_own_user_role_in(c: Any) -> None:
     """Add our scope to a ``user`` role of the site's own: it replaces the hub's (hub facts H2)."""
     roles = _present(c.JupyterHub, "load_roles", [])
-    if any(role.get("name") == "user" for role in roles):
+
+    def is_redefined(role: Mapping[str, Any]) -> bool:
+        # One without scopes is merged with the hub's own, which has ours by extra_user_scopes.
+        return role.get("name") == "user" and "scopes" in role
+
+    if any(map(is_redefined, roles)):
         c.JupyterHub.load_roles = [
-            {**role, "scopes": list(dict.fromkeys([*role.get("scopes", ()), ACCESS]))}
-            if role.get("name") == "user" else role
+            {**role, "scopes": list(dict.fromkeys([*role["scopes"], ACCESS]))}
+            if is_redefined(role) else role
             for role in roles
         ]  # fmt: skip
 
@@ -149,15 +154,14 @@ def _base_url(c: Any) -> str:
 
 def _environment(c: Any, simulate: str | None) -> dict[str, str]:
     """Return what service and agent need to find the same books as the hub."""
-    spawner = c.GPUSpawner
     environment = {
-        LEDGER_URL_VARIABLE: str(spawner.get("ledger_url") or default_ledger_url()),
-        HUB_ID_FILE_VARIABLE: str(spawner.get("hub_id_file") or DEFAULT_FILE),
+        LEDGER_URL_VARIABLE: str(_of_spawner(c, "ledger_url") or default_ledger_url()),
+        HUB_ID_FILE_VARIABLE: str(_of_spawner(c, "hub_id_file") or DEFAULT_FILE),
     }
-    if spawner.get("hub_id"):
-        environment[HUB_ID_VARIABLE] = str(spawner["hub_id"])
-    if spawner.get("language"):
-        environment["GPUSPAWNER_LANGUAGE"] = str(spawner["language"])
+    if hub_id := _of_spawner(c, "hub_id"):
+        environment[HUB_ID_VARIABLE] = str(hub_id)
+    if language := _of_spawner(c, "language"):
+        environment["GPUSPAWNER_LANGUAGE"] = str(language)
     if simulate:
         environment["GPUSPAWNER_SIMULATE"] = simulate
     environment.update(_engine_environment(c))
@@ -168,11 +172,17 @@ def _engine_environment(c: Any) -> dict[str, str]:
     """Return what the agent needs to find the hub's engine; services inherit no variables."""
     names = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
     environment = {name: os.environ[name] for name in names if name in os.environ}
-    for section in (c.DockerSpawner, c.GPUDockerSpawner):
-        address = _present(section, "client_kwargs", {}).get("base_url")
+    for section in _sections_that_set(c, "client_kwargs"):
+        address = _present(c[section], "client_kwargs", {}).get("base_url")
         if address:
             environment["DOCKER_HOST"] = str(address)
     return environment
+
+
+def _of_spawner(c: Any, name: str) -> Any:
+    """Return a setting from the most particular section of the spawner classes that has it."""
+    values = [c[section].get(name) for section in ("Spawner", "GPUSettings", *_SPAWNER_SECTIONS)]
+    return next((value for value in reversed(values) if value), None)
 
 
 def _notebook_addresses(c: Any) -> list[str]:

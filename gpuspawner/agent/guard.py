@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpuspawner.broker.broker import Broker, StaleGrantError
+from gpuspawner.domain.devices import DeviceUUID, HostId
 from gpuspawner.domain.endings import Step, next_step, why_ended
 from gpuspawner.domain.leases import Evidence, Lease, Source, State
 from gpuspawner.domain.reasons import Code, Reason, reason
@@ -51,21 +52,25 @@ class Guard:
             LedgerAwayError: the books cannot be read.
         """
         with self._broker.ledger.read() as books:
-            leases = [lease for lease in books.holding() if self._is_here(lease)]
+            mine = {host.host_id: host.devices for host in books.hosts()}.get(
+                HostId(self._host_id), ()
+            )
+            uuids = {device.uuid for device in mine}
+            leases = [lease for lease in books.holding() if self._is_here(lease, uuids)]
         silent: set[str] = set()
         alive: list[int] = []
         for lease in leases:
             if lease.engine in silent or lease.engine not in self._runtimes:
                 continue
             try:
-                look = self._runtimes[lease.engine].look(lease)
+                look = self._look(lease, silent)
+                if look is None:
+                    continue
                 if isinstance(look, Running):
                     alive.append(lease.lease_id)
                 self._act(lease, look)
-            except EngineUnknownError as error:
-                silent.add(lease.engine)
-                self._note_away(lease.engine, error)
             except EngineError as error:
+                # This one is stuck, or the engine failed this call: the others go on.
                 log.warning("lease %d: %s; it is tried again", lease.lease_id, error)
             except LedgerAwayError:
                 raise
@@ -76,6 +81,17 @@ class Guard:
             log.info("engine %s answers again", engine)
         self._away = silent
         self._note_alive(alive)
+
+    def _look(self, lease: Lease, silent: set[str]) -> Look | None:
+        """Look at one server; None when its engine is silent, which is then asked no more."""
+        try:
+            return self._runtimes[lease.engine].look(lease)
+        except EngineUnknownError as error:
+            if error.answered:
+                raise
+            silent.add(lease.engine)
+            self._note_away(lease.engine, error)
+            return None
 
     def _act(self, lease: Lease, look: Look) -> None:
         over = isinstance(look, Finished | Absent)
@@ -114,8 +130,11 @@ class Guard:
             return reason(Code.START_EXPIRED, seconds=lease.start_seconds)
         return why_ended(evidence, absent=isinstance(look, Absent))
 
-    def _is_here(self, lease: Lease) -> bool:
-        return any(item.host_id == self._host_id for item in lease.slices)
+    def _is_here(self, lease: Lease, uuids: set[DeviceUUID]) -> bool:
+        """Whether a lease is of this host, also where the host had another name at its grant."""
+        return any(
+            item.host_id == self._host_id or item.device_uuid in uuids for item in lease.slices
+        )
 
     def _note_away(self, engine: str, error: EngineUnknownError) -> None:
         if engine not in self._away:

@@ -73,6 +73,10 @@ class Ledger:
                     if connection.dialect.name == "postgresql":
                         connection.execute(select(tables.pool.c.pool_id).with_for_update())
                     yield Writer(connection, self._decoders, self._last)
+            except BaseException:
+                # What a transaction entered that was rolled back must not be taken for granted.
+                self._last = LastView()
+                raise
             finally:
                 self._lock.release()
 
@@ -170,6 +174,11 @@ def _engines(url: URL, busy_seconds: float) -> tuple[Engine, Engine]:
             connect_args={
                 "connect_timeout": max(2, int(busy_seconds)),
                 "options": f"-c lock_timeout={int(busy_seconds * 1000)}",
+                # A server that has gone silent must not hold a thread for TCP's long patience.
+                "keepalives_idle": 10,
+                "keepalives_interval": 5,
+                "keepalives_count": 3,
+                "tcp_user_timeout": int(busy_seconds * 1000) + 5000,
             },
         )
         # A read of several tables is of one moment, as it is on SQLite.

@@ -6,7 +6,7 @@ five methods ``_launch``, ``_look``, ``_halt``, ``_clear_remains`` and ``_images
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from gpuspawner.catalogue import Catalogue, catalogue_for
 from gpuspawner.config import GPUSettings
 from gpuspawner.domain.choices import Choice, allowed_profiles, judge
 from gpuspawner.domain.endings import why_ended
-from gpuspawner.domain.leases import Claim, Evidence, Lease, ServerKey
+from gpuspawner.domain.leases import Claim, Evidence, Lease, ServerKey, State
 from gpuspawner.domain.reasons import Code, Reason, reason
 from gpuspawner.engines.docker.client import DockerEngine
 from gpuspawner.engines.look import (
@@ -36,6 +36,10 @@ from gpuspawner.spawners.site import Site, site_of
 
 # A create that was given up may still be carried out: the engine's own time limit and a margin.
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=150)
+# How long a start without GPU waits for the books, and how long anybody's end does: both go on
+# without them, and the agent makes up for it.
+BOOKS_PATIENCE_SECONDS: Final = 5.0
+STEP_PATIENCE_SECONDS: Final = 90.0
 
 
 class GPUSpawner(GPUSettings):
@@ -75,7 +79,7 @@ class GPUSpawner(GPUSettings):
     @default("start_timeout")
     def _default_start_timeout(self):
         # The hub's limit stands behind our own ones, each of which says what took too long.
-        return self.pull_seconds + self.http_timeout + 60
+        return self.pull_seconds + self.http_timeout + 180
 
     @default("http_timeout")
     def _default_http_timeout(self):
@@ -131,14 +135,14 @@ class GPUSpawner(GPUSettings):
         """Stop the server, give its place or grant up, and end its lease on the engine's word.
 
         Raises:
-            EngineUnknownError: the engine does not answer; the lease stays held, and the agent
-                stops the server when the engine is back.
+            EngineError: the engine does not answer or says no; the lease stays held, and the
+                agent stops the server when it can.
         """
         self._given_up = True
         try:
             found = await self._halt(now=now, clear=False)
-        except EngineUnknownError as error:
-            self.log.error("%s cannot be stopped now, the agent will: %s", self._log_name, error)  # noqa: TRY400 - the engine's silence needs no traceback
+        except EngineError as error:
+            self.log.error("%s cannot be stopped now, the agent will: %s", self._log_name, error)  # noqa: TRY400 - the engine's trouble needs no traceback
             await self._or_log(self._want_end(reason(Code.STOPPED)))
             raise
         finally:
@@ -152,6 +156,7 @@ class GPUSpawner(GPUSettings):
         """
         if self._starting or self._awaits_stop:
             return None
+        looked_at = self._site.now()
         try:
             look = await self._look()
         except EngineUnknownError as error:
@@ -167,14 +172,7 @@ class GPUSpawner(GPUSettings):
             return None
         evidence = evidence_of(look)
         assert evidence is not None
-        try:
-            found = {}
-            if not isinstance(look, Absent):
-                await self._or_log(self._tidy())
-                found = {look.run_id: evidence}
-            await self._or_log(self._end_living(None, found))
-        except Exception:
-            self.log.exception("%s has ended; the rest is left to the agent", self._log_name)
+        await self._or_log(self._close(look, evidence, looked_at))
         return evidence.exit_code or 0
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
@@ -234,14 +232,13 @@ class GPUSpawner(GPUSettings):
         await self._clear_remains(choice)
         lease = await self._acquire(choice)
         try:
-            async with self._site.starts:
-                return await self._launch(choice, lease)
+            return await self._launch(choice, lease)
         except asyncio.CancelledError:
             if lease is not None:
                 self._in_background(self._site.broker.detach, lease.lease_id, self._site.now())
             raise
         except Exception as error:
-            await self._undo(lease, reason_of(error) or reason(Code.INTERNAL))
+            await self._undo(lease, error)
             raise
 
     async def _clear_remains(self, choice: Choice) -> None:
@@ -250,12 +247,15 @@ class GPUSpawner(GPUSettings):
         Nothing of an older lease is ever started again: not its devices, image, or environment.
         """
         found = await self._halt(now=True, clear=True)
+        without_gpu = choice.profile.mode is None
         try:
-            await self._end_living(reason(Code.GIVEN_UP), found)
-        except LedgerAwayError:
-            if choice.profile.mode is not None:
+            async with asyncio.timeout(BOOKS_PATIENCE_SECONDS if without_gpu else None):
+                await self._end_living(reason(Code.GIVEN_UP), found)
+        except Exception:
+            if not without_gpu:
                 raise
-            self.log.warning("%s: the ledger is away; starting without GPU", self._log_name)
+            # Whatever ails the books, a server without GPU needs none of them.
+            self.log.warning("%s: the books are away", self._log_name, exc_info=True)
 
     async def _acquire(self, choice: Choice) -> Lease | None:
         if choice.profile.mode is None:
@@ -275,16 +275,19 @@ class GPUSpawner(GPUSettings):
         self._tell(20, reader.text("You have: {slices}", slices=slices))
         return lease
 
-    async def _undo(self, lease: Lease | None, why: Reason) -> None:
+    async def _undo(self, lease: Lease | None, error: Exception) -> None:
         """Take a failed start back: container, slices. What cannot be known now, the agent ends."""
+        why = reason_of(error) or reason(Code.INTERNAL)
+        # A call without answer may still be carried out, after everything that we see now (H8).
+        is_sure = not (isinstance(error, EngineUnknownError) and not error.answered)
+        found: dict[str, Evidence] = {}
         try:
             found = await self._halt(now=True, clear=True)
-        except EngineUnknownError as error:
-            self.log.warning("%s: left to the agent: %s", self._log_name, error)
-            await self._or_log(self._want_end(why))
-            return
+        except EngineError as trouble:
+            self.log.warning("%s: left to the agent: %s", self._log_name, trouble)
+            is_sure = False
         if lease is not None:
-            await self._or_log(self._end_living(why, found))
+            await self._or_log(self._end_living(why, found) if is_sure else self._want_end(why))
 
     # The books.
 
@@ -295,17 +298,33 @@ class GPUSpawner(GPUSettings):
         with self._site.broker.ledger.read() as books:
             return books.living_of_server(self.key)
 
-    async def _end_living(self, why: Reason | None, found: Mapping[str, Evidence]) -> None:
+    async def _close(self, look: Look, evidence: Evidence, looked_at: datetime) -> None:
+        """Remove what a server left that ended by itself, then end its lease."""
+        found: dict[str, Evidence] = {}
+        if not isinstance(look, Absent):
+            await self._tidy()
+            found[look.run_id] = evidence
+        await self._end_living(None, found, looked_at)
+
+    async def _end_living(
+        self, why: Reason | None, found: Mapping[str, Evidence], looked_at: datetime | None = None
+    ) -> None:
         """End the server's lease by how its own container ended, else by how it is absent.
 
-        Without ``why`` nobody asked for the end, and what the engine shows names it.
+        Without ``why`` nobody asked for the end, and what the engine shows names it. A lease that
+        was asked for after ``looked_at`` is a later start's, and none of this look's business.
         """
         lease = await self._living()
-        if lease is None:
+        if lease is None or (looked_at is not None and lease.requested_at > looked_at):
+            return
+        if lease.engine != self.engine_name:  # another engine's word counts, which the agent has
+            await self._want_end(why or reason(Code.GIVEN_UP))
             return
         evidence = found.get(lease.run_id or "")
         absent = evidence is None
         if evidence is None:
+            if lease.look_again_at is not None and self._site.now() < lease.look_again_at:
+                return  # a create may still be under way at the engine
             evidence = await self._site.lanes.run(self.key.lane, self._absence, lease)
         why = why or why_ended(evidence, absent=absent)
         await self._site.books(
@@ -319,14 +338,19 @@ class GPUSpawner(GPUSettings):
 
     def _write_want_end(self, lease: Lease, why: Reason) -> None:
         now = self._site.now()
-        self._site.broker.want_end(lease.lease_id, why, now, look_again_at=now + LOOK_AGAIN_AFTER)
+        # Only of a server that is not known to run may a create still be under way.
+        again_at = now + LOOK_AGAIN_AFTER if lease.state is State.GRANTED else None
+        self._site.broker.want_end(lease.lease_id, why, now, look_again_at=again_at)
 
     async def _or_log(self, step: Awaitable[None]) -> None:
         """Do what can be done now; what a part that is away prevents, the agent finds out."""
         try:
-            await step
-        except (LedgerAwayError, EngineError) as error:
-            self.log.warning("%s: left to the agent: %s", self._log_name, error)
+            async with asyncio.timeout(STEP_PATIENCE_SECONDS):
+                await step
+        except (LedgerAwayError, EngineError, TimeoutError) as error:
+            self.log.warning("%s: left to the agent: %r", self._log_name, error)
+        except Exception:
+            self.log.exception("%s: left to the agent", self._log_name)
 
     def _in_background(self, call: Any, *args: Any) -> None:
         """Make a ledger call that a cancelled coroutine cannot wait for."""

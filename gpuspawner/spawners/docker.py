@@ -146,20 +146,21 @@ class GPUDockerSpawner(GPUSpawner, DockerSpawner):
         site, lane = self._site, self.key.lane
         with self._using(choice.image, lease):
             await self.pull_image(self.image)
-            self._tell(60, self._reader().text("Starting your server"))
-            container = await self.create_object()
-            self.object_id = container["Id"]
-            self.object_name = container["Name"]
-            if lease is not None:
-                await site.books(lane, site.broker.bind, lease, self.object_id, site.now())
-            await self._start_container()
-            if self.post_start_cmd:
-                await self.post_start_exec()
-            look = await self._look()
-            if not isinstance(look, Running):
-                await self._died(look)
-            elif lease is not None:
-                await site.books(lane, site.broker.run, lease, look.started_at, site.now())
+            async with site.slot():
+                self._tell(60, self._reader().text("Starting your server"))
+                container = await self.create_object()
+                self.object_id = container["Id"]
+                self.object_name = container["Name"]
+                if lease is not None:
+                    await site.books(lane, site.broker.bind, lease, self.object_id, site.now())
+                await self._start_container()
+                if self.post_start_cmd:
+                    await self.post_start_exec()
+                look = await self._look()
+                if not isinstance(look, Running):
+                    await self._died(look)
+                elif lease is not None:
+                    await site.books(lane, site.broker.run, lease, look.started_at, site.now())
             address = await self._address()
             self._tell(80, self._reader().text("Waiting for JupyterLab to answer"))
             path = url_path_join(self.server.base_url, "api")

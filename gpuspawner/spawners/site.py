@@ -5,13 +5,15 @@ of them reach is the hub's settings, so the site hangs there and nowhere else.
 """
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from gpuspawner.broker.broker import Broker
 from gpuspawner.domain.leases import Claim, Lease
 from gpuspawner.domain.policy import Policy
+from gpuspawner.domain.reasons import Code, RefusedError, reason
 from gpuspawner.engines.docker.client import DockerEngine
 from gpuspawner.engines.lanes import Lanes
 from gpuspawner.ledger.store import Ledger
@@ -19,6 +21,7 @@ from gpuspawner.ledger.store import Ledger
 Result = TypeVar("Result")
 
 _SETTING: Final = "gpuspawner_site"
+SLOT_SECONDS: Final = 60
 
 
 class Site:
@@ -55,6 +58,24 @@ class Site:
     async def books(self, lane: str, call: Callable[..., Result], *args: object) -> Result:
         """Make a ledger call in a thread, after the earlier ones of the same server."""
         return await self._books.run(lane, call, *args)
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Hold one of the places for starts at the engine.
+
+        Raises:
+            RefusedError: none came free in time.
+        """
+        try:
+            async with asyncio.timeout(SLOT_SECONDS):
+                await self.starts.acquire()
+        except TimeoutError:
+            detail = f"other servers are being started, and none was done in {SLOT_SECONDS} s"
+            raise RefusedError(reason(Code.START_FAILED, detail=detail)) from None
+        try:
+            yield
+        finally:
+            self.starts.release()
 
     async def request(self, claim: Claim) -> Lease:
         """Ask the broker for a lease, after making this hub's policy the published one."""

@@ -35,6 +35,8 @@ NOT_HERE = {
     "systemctl restart jupyterhub": _HOST,
     "curl --silent http://127.0.0.1:8095/services/gpu/api/health": "asks a site's own unit; "
     "test_units asks a service that was started from the page's files",
+    'curl -H "Authorization: token $TOKEN" https://hub.example.org/services/gpu/api/me': "asks a "
+    "site's hub; test_service_hub asks the same route with a token",
     "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml": _NO_TOOLKIT,
     "nvidia-ctk cdi list": _NO_TOOLKIT,
     "nvidia-smi -L": _NO_TOOLKIT,

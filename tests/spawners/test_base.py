@@ -131,7 +131,7 @@ async def test_a_page_that_comes_before_the_start_sees_this_start_and_not_the_la
 @pytest.mark.parametrize(
     ("error", "code", "status"),
     [
-        (EngineUnknownError("silence"), Code.ENGINE_AWAY, 503),
+        (EngineUnknownError("a mount failed", answered=True), Code.CREATE_FAILED, 500),
         (EngineRefusedError("bad option", 400), Code.CREATE_FAILED, 500),
         (KeyError("a bug"), Code.INTERNAL, 500),
         (TimeoutError(), Code.INTERNAL, 500),
@@ -150,6 +150,29 @@ async def test_every_failure_is_a_refusal_and_gives_the_slice_back(
     assert only_lease().reason.code is code  # type: ignore[union-attr]
     assert spawner.halts == [True, True]
     assert await spawner.poll() == 0
+
+
+async def test_a_call_without_answer_keeps_the_slice_until_it_must_be_over(
+    spawner: Scripted, only_lease: Callable[[], Lease]
+) -> None:
+    """The engine may still make the container, after a look that found none (H8)."""
+    spawner.launch_fails = EngineUnknownError("silence")
+    spawner.go.set()
+    with pytest.raises(Refusal) as refusal:
+        await spawner.start()
+    assert refusal.value.status_code == 503
+    lease = only_lease()
+    assert (lease.state, lease.finished_source) == (State.ENDING, None)
+    assert lease.slices
+    assert lease.look_again_at is not None
+    # Neither the hub's own look nor a stop ends it early.
+    assert await spawner.poll() == 0
+    await spawner.stop()
+    assert only_lease().state is State.ENDING
+    # A new start is told that the earlier one is not over.
+    with pytest.raises(Refusal) as second:
+        await spawner.start()
+    assert second.value.why.code is Code.SERVER_HOLDS
 
 
 async def test_a_failure_that_cannot_be_undone_is_left_to_the_agent(

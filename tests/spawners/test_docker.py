@@ -211,7 +211,7 @@ async def test_while_it_boots_unknown_is_not_died(
 async def test_defaults_that_a_hub_needs(site: Any) -> None:
     spawner = make(site, pull_seconds=100, http_timeout=50)
     assert (spawner.remove, spawner.poll_interval) == (True, 10)
-    assert spawner.start_timeout == 100 + 50 + 60
+    assert spawner.start_timeout == 100 + 50 + 180
     assert make(site).http_timeout == 120
     assert spawner.object_name == "jupyter-hub-ada"
     named = make(site, "Ada")
