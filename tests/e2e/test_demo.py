@@ -106,7 +106,7 @@ def test_a_student_gets_a_share_in_a_container_and_gives_it_back(
         )
         save_screenshot(page, "progress")
         page.wait_for_url(re.compile(r"/user/ada/"), timeout=60_000)
-        expect(page.locator("#jp-main-dock-panel, #main-panel").first).to_be_visible(timeout=60_000)
+        expect(page.locator(".jp-Launcher").first).to_be_visible(timeout=60_000)
         save_screenshot(page, "lab")
         assert variables_of(engine, "ada")["GPU_MEM_LIMIT"] == str(5 * 1024**3)
 
