@@ -14,8 +14,8 @@ from tests.docs.pages import ROOT, all_pages, anchors, blocks, links, name_of
 LANGUAGES = {"http", "console", "python", "pycon", "ini", "json", "toml", "text", "{toctree}"}
 # What belongs to a machine, a registry or a way of working, and to no reader.
 FOREIGN = re.compile(
-    r"/work/|/root\b|/tmp/|docker\.io|quay\.io|ghcr\.io|nvcr\.io|pypi\.org|DESIGN\.md|hub facts|"
-    r"gpu mechanics",
+    rf"{re.escape(str(ROOT.parent))}/|/root\b|/tmp/|\b[a-z]+\.(?:docker|ghcr|nvcr|pypi|quay)\.|"
+    r"\b(?:docker|ghcr|nvcr|quay)\.io|DESIGN\.md|hub facts|gpu mechanics",
 )
 PAGES = [pytest.param(page, id=name_of(page)) for page in all_pages()]
 
