@@ -51,8 +51,8 @@ _CHANGED_DEFAULTS: Final = {
     "name_template": "Names that two hubs on one engine, or two users, never share.",
     "poll_interval": "Seconds between two looks of the hub at a server.",
     "http_timeout": "Seconds that a started server may take to answer.",
-    "start_timeout": "`pull_seconds`, `http_timeout` and a minute: our own limits, each of which "
-    "says what took too long, end first.",
+    "start_timeout": "`pull_seconds`, `http_timeout` and three minutes: our own limits, each of "
+    "which says what took too long, end first.",
 }
 _REFUSED: Final = """
 ## Refused settings
