@@ -165,7 +165,7 @@ def full_site(file: Path) -> Iterator[Broker]:
     broker.observe(lab(WHOLE, LEASED), NOW)
     with ledger.write() as books:
         waiting = [books.add_lease(_claim(number), NOW) for number in range(LEASED + WAITING)]
-        broker._settle(books, NOW)
+        broker._settle(books, NOW, {})
         for number in waiting[:LEASED]:
             books.change_lease(number, State.GRANTED, State.RUNNING, running_at=NOW)
     try:
@@ -226,6 +226,7 @@ def _write_in_threads(pipe: Connection, file: Path, process: int, numbers: list[
     with ledger.read() as books:
         wanted = set(numbers)
         leases = [each for each in books.living() if each.lease_id in wanted]
+    broker.settle(NOW)  # a process that has just begun must build its view of the pool first
     pipe.send("ready")
     pipe.recv()
     seconds: list[float] = []

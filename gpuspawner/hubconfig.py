@@ -20,9 +20,23 @@ SERVICE: Final = "gpu"
 AGENT: Final = "gpu-agent"
 ACCESS: Final = f"access:services!service={SERVICE}"
 SERVER_TOKEN_SCOPES: Final = ("users:activity!user", "access:servers!server", ACCESS)
+# For the agent to see which servers the hub knows; it may change nothing there.
+AGENT_SCOPES: Final = ("list:users", "read:servers")
 DEFAULT_PORT: Final = 8095
 
 _WAYS: Final = ("managed", "external")
+_OF_NO_USE_TO_NOTEBOOKS: Final = (
+    "127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "*",  # noqa: S104 - refused
+)  # fmt: skip
+_DOCKER_SPAWNER: Final = (
+    "docker", "dockerspawner", "dockerspawner.DockerSpawner",
+    "dockerspawner.dockerspawner.DockerSpawner",
+)  # fmt: skip
+_OTHER_SPAWNERS: Final = (
+    "docker-swarm", "docker-system-user", "dockerspawner.SwarmSpawner",
+    "dockerspawner.SystemUserSpawner", "dockerspawner.swarmspawner.SwarmSpawner",
+    "dockerspawner.systemuserspawner.SystemUserSpawner",
+)  # fmt: skip
 _SPAWNER_SECTIONS: Final = (
     "DockerSpawner", "GPUSpawner", "GPUDockerSpawner", "LocalProcessSpawner",
     "SimpleLocalProcessSpawner", "GPULocalSpawner",
@@ -56,8 +70,7 @@ def configure(
     _check(service, agent, settings)
     for name, value in settings.items():
         c.GPUSpawner[name] = value
-    if "spawner_class" not in c.JupyterHub:
-        c.JupyterHub.spawner_class = "gpu-docker"
+    _choose_spawner(c)
     # A limit of the hub's own would refuse CPU users while others wait for a GPU (H10).
     c.JupyterHub.setdefault("concurrent_spawn_limit", 0)
     # A restart of the hub is no reason to stop notebooks; a site may say otherwise.
@@ -76,12 +89,32 @@ def configure(
     _add_service(c, _service_spec(service, service_port, addresses, environment))
     if agent == "managed":
         _add_service(c, {"name": AGENT, "command": _command("agent"), "environment": environment})
+    if any(each.get("name") == AGENT for each in _present(c.JupyterHub, "services", [])):
+        _add_role(c, {"name": AGENT, "services": [AGENT], "scopes": list(AGENT_SCOPES)})
     if addresses:
         prefix = _base_url(c) + f"services/{SERVICE}/api/"
-        api_url = f"http://{addresses[0]}:{service_port}{prefix}"
+        api_url = f"http://{_in_url(addresses[0])}:{service_port}{prefix}"
         for name in _sections_that_set(c, "environment"):
             present = _present(c[name], "environment", {})
             c[name].environment = {"GPUSPAWNER_API_URL": api_url, **present}
+
+
+def _choose_spawner(c: Any) -> None:
+    """Take our spawner, or put it in DockerSpawner's place so that what it made lives on."""
+    present = c.JupyterHub.get("spawner_class", "gpu-docker")
+    if isinstance(present, type):
+        present = f"{present.__module__}.{present.__qualname__}"
+    if present in _DOCKER_SPAWNER:
+        present = "gpu-docker"
+        c.GPUDockerSpawner.setdefault("keeps_docker_names", True)
+    elif present in _OTHER_SPAWNERS:
+        raise ValueError(
+            f"configure: c.JupyterHub.spawner_class is {present!r}, whose servers cannot be "
+            "carried on: take the line away once they have all been stopped"
+        )
+    c.JupyterHub.spawner_class = present
+    if _of_spawner(c, "volumes") and not any("home_path" in c[each] for each in _SPAWNER_SECTIONS):
+        c.GPUDockerSpawner.home_path = ""  # a site that mounts homes of its own gets no second one
 
 
 def _check(service: str, agent: str, settings: Mapping[str, Any]) -> None:
@@ -186,12 +219,30 @@ def _of_spawner(c: Any, name: str) -> Any:
 
 
 def _notebook_addresses(c: Any) -> list[str]:
-    """Return the address under which containers reach the hub, if it is not loopback (H4)."""
-    for name in ("hub_connect_ip", "hub_ip"):
-        address = str(c.JupyterHub.get(name) or "")
-        if address and address not in ("127.0.0.1", "localhost", "0.0.0.0", "::", "*"):  # noqa: S104 - refused here
+    """Return the host under which containers reach the hub, if it is one they can use (H4).
+
+    In the hub's own order: what is to be connected to, before what is listened on.
+    """
+    hub = c.JupyterHub
+    for address in (
+        _host_of(hub.get("hub_connect_url")),
+        str(hub.get("hub_connect_ip") or ""),
+        _host_of(hub.get("hub_bind_url")),
+        str(hub.get("hub_ip") or ""),
+    ):
+        if address and address not in _OF_NO_USE_TO_NOTEBOOKS:
             return [address]
     return []
+
+
+def _host_of(url: Any) -> str:
+    """Return the host of a URL; empty where there is none, as with a Unix socket."""
+    parts = urlsplit(str(url or ""))
+    return (parts.hostname or "") if parts.scheme in ("http", "https") else ""
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _service_spec(
@@ -211,6 +262,13 @@ def _service_spec(
         # The hub serves nobody while it waits for a unit that is away, 30 s unless told (P7).
         spec["timeout"] = 1
     return spec
+
+
+def _add_role(c: Any, role: dict[str, Any]) -> None:
+    """Add a role, unless the site has one of this name."""
+    roles = list(_present(c.JupyterHub, "load_roles", []))
+    if role["name"] not in {each.get("name") for each in roles}:
+        c.JupyterHub.load_roles = [*roles, role]
 
 
 def _command(name: str) -> list[str]:

@@ -25,6 +25,20 @@ def hub_id_from_environment() -> str:
     return given or read_hub_id(Path(os.environ.get(HUB_ID_FILE_VARIABLE) or DEFAULT_FILE))
 
 
+def hub_ids_in_sight() -> frozenset[str]:
+    """Return the id of the hub that the environment names, if it has one already.
+
+    For the agent, which makes none: books that are new do not name their hub yet.
+    """
+    try:
+        found = os.environ.get(HUB_ID_VARIABLE, "") or _read(
+            Path(os.environ.get(HUB_ID_FILE_VARIABLE) or DEFAULT_FILE)
+        )
+    except OSError:
+        return frozenset()
+    return frozenset({found}) if is_hub_id(found) else frozenset()
+
+
 def read_hub_id(file: Path) -> str:
     """Return the hub's short id, kept in a file beside the hub's cookie secret.
 

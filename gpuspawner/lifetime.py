@@ -2,7 +2,10 @@
 
 JupyterHub ends when a managed service is not up at its start, takes an orphan of an earlier hub
 for its own, and after a SIGKILL leaves its services behind (hub facts H1). So each of ours ends by
-itself when its parent is gone, and holds one lock.
+itself when its parent is gone, and holds one lock. The agent waits in threads, the service on its
+loop (`gpuspawner.service.life`); what they wait for is here.
+
+Standard library only: this is imported before anything slow.
 """
 
 import ctypes
@@ -16,68 +19,98 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
-PARENT_CHECK_SECONDS: Final = 2.0
+PARENT_CHECK_SECONDS: Final = 1.0
 LOCK_RETRY_SECONDS: Final = 2.0
 _PR_SET_PDEATHSIG: Final = 1
 
 log = logging.getLogger(__name__)
 
 
-def end_with_parent(on_orphaned: Callable[[], None]) -> None:
-    """Arrange for this process to end when the one that started it is gone.
+class Parent:
+    """The process that started this one. Gone when this one belongs to somebody else."""
 
-    The kernel sends SIGTERM where it can (Linux); a look at the parent's id stands behind it,
-    since the signal is lost if the parent died before it was asked for. Call it first of all.
+    def __init__(self, pid: int, look: Callable[[], int] = os.getppid) -> None:
+        """Remember who it is."""
+        self._pid = pid
+        self._look = look
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended."""
+        return self._look() != self._pid
+
+
+def end_with_parent() -> Parent:
+    """Have the kernel end this process (SIGTERM) when the one that started it is gone.
+
+    Call it first of all, and watch what it returns: the signal is lost if the parent ended before
+    it was asked for, and only Linux has it.
     """
-    parent = os.getppid()
+    parent = Parent(os.getppid())
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return parent
 
-    def watch() -> None:
+
+def watch(parent: Parent, on_gone: Callable[[], None]) -> None:
+    """Call ``on_gone`` once, from a thread, when the parent is gone."""
+
+    def look() -> None:
         pause = threading.Event()
-        while os.getppid() == parent:
+        while not parent.gone:
             pause.wait(PARENT_CHECK_SECONDS)
-        log.info("the process that started this one is gone; ending")
-        on_orphaned()
+        log.warning("the process that started this one is gone; ending")
+        on_gone()
 
-    threading.Thread(target=watch, name="parent", daemon=True).start()
+    threading.Thread(target=look, name="parent", daemon=True).start()
 
 
-class OnlyOne:
-    """A lock file that one process holds; it is free again when that process ends, however."""
+class FileLock:
+    """A lock on a file; the kernel gives it up when its process ends, however it ends."""
 
-    def __init__(self, file: Path) -> None:
-        """Name the file; nothing is opened yet."""
-        self._file = file
-        self._handle: IO[str] | None = None
+    def __init__(self, path: Path) -> None:
+        """Name the file; it is made when the lock is taken."""
+        self._path = path
+        self._file: IO[bytes] | None = None
 
-    def try_take(self) -> bool:
-        """Take the lock if it is free."""
-        if self._handle is not None:
+    def take(self) -> bool:
+        """Take the lock if no other process has it.
+
+        Raises:
+            OSError: the file cannot be opened or made, or its file system has no locks.
+        """
+        if self._file is not None:
             return True
-        handle = self._file.open("a")
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            handle.close()
+            os.close(descriptor)
             return False
-        self._handle = handle
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._file = os.fdopen(descriptor, "rb")
         return True
 
-    def take(self, stopped: threading.Event) -> bool:
-        """Wait for the lock; False when ``stopped`` was set before it was free."""
+    def take_when_free(self, stopped: threading.Event) -> bool:
+        """Wait for the lock; False when ``stopped`` was set before it was free.
+
+        Raises:
+            OSError: as `take`.
+        """
         told = False
         while not stopped.is_set():
-            if self.try_take():
+            if self.take():
                 return True
             if not told:
-                log.warning("another one holds %s; waiting until it ends", self._file)
+                log.warning("another one holds %s; waiting until it ends", self._path)
                 told = True
             stopped.wait(LOCK_RETRY_SECONDS)
         return False
 
-    def release(self) -> None:
-        """Give the lock back."""
-        if self._handle is not None:
-            self._handle.close()
-            self._handle = None
+    def close(self) -> None:
+        """Give the lock up."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

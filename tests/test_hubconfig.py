@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from traitlets.config import Config
@@ -24,6 +25,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in (LEDGER, "DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+AGENT_ROLE = {
+    "name": "gpu-agent", "services": ["gpu-agent"], "scopes": ["list:users", "read:servers"],
+}  # fmt: skip
 
 
 def configured(site: Callable[[Any], None] = lambda _c: None, **settings: Any) -> Any:
@@ -59,6 +65,7 @@ def test_the_whole_of_it() -> None:
             "concurrent_spawn_limit": 0,
             "cleanup_servers": False,
             "extra_user_scopes": [ACCESS],
+            "load_roles": [AGENT_ROLE],
             "services": [
                 {
                     "name": "gpu", "url": "http://127.0.0.1:8095", "display": True,
@@ -117,6 +124,7 @@ def test_what_the_site_has_set_stays() -> None:
     assert c.JupyterHub.load_roles == [
         {"name": "grader", "services": ["grades"], "scopes": ["list:users"]},
         {"name": "user", "scopes": ["self", "shares!user", ACCESS]},
+        AGENT_ROLE,
     ]
 
 
@@ -168,7 +176,7 @@ def test_what_was_only_added_to_is_kept_too() -> None:
     c = configured(lazily)
     assert c.JupyterHub.extra_user_scopes == ["shares!user", ACCESS]
     assert [each["name"] for each in c.JupyterHub.services] == ["grades", "gpu", "gpu-agent"]
-    assert c.JupyterHub.load_roles == [{"name": "user", "scopes": ["self", ACCESS]}]
+    assert c.JupyterHub.load_roles == [{"name": "user", "scopes": ["self", ACCESS]}, AGENT_ROLE]
     assert c.Spawner.server_token_scopes == ["list:users", "read:users", "shares!user", *SCOPES]
     assert c.Spawner.environment["COURSE"] == "ml101"
     configure(c)
@@ -204,6 +212,17 @@ def test_what_is_set_for_one_class_gets_ours_too(section: str) -> None:
         ({"hub_ip": ""}, None),
         ({"hub_ip": "172.30.0.1"}, "http://172.30.0.1:8095/services/gpu/api/"),
         ({"hub_ip": "0.0.0.0", "hub_connect_ip": "hub"}, "http://hub:8095/services/gpu/api/"),
+        ({"hub_ip": "jupyterhub"}, "http://jupyterhub:8095/services/gpu/api/"),
+        ({"hub_ip": "::1"}, None),
+        ({"hub_ip": "fd00::1"}, "http://[fd00::1]:8095/services/gpu/api/"),
+        ({"hub_bind_url": "http://*:8081"}, None),
+        ({"hub_bind_url": "http+unix://%2Frun%2Fhub.sock"}, None),
+        ({"hub_bind_url": "http://172.30.0.1:8081", "hub_ip": "172.31.0.1"},
+         "http://172.30.0.1:8095/services/gpu/api/"),
+        ({"hub_bind_url": "http://:8081", "hub_connect_url": "http://hub:8081"},
+         "http://hub:8095/services/gpu/api/"),
+        ({"hub_connect_ip": "old", "hub_connect_url": "http://hub:8081"},
+         "http://hub:8095/services/gpu/api/"),
         ({"hub_ip": "172.30.0.1", "base_url": "/"}, "http://172.30.0.1:8095/services/gpu/api/"),
         ({"hub_ip": "172.30.0.1", "base_url": "lab"},
          "http://172.30.0.1:8095/lab/services/gpu/api/"),
@@ -218,7 +237,7 @@ def test_what_is_set_for_one_class_gets_ours_too(section: str) -> None:
 def test_where_notebooks_find_the_service(settings: dict[str, str], expected: str | None) -> None:
     c = configured(lambda c: c.JupyterHub.update(settings))
     assert c.Spawner.get("environment", {}).get("GPUSPAWNER_API_URL") == expected
-    address = expected.split("//")[1].split(":")[0] if expected else ""
+    address = urlsplit(expected or "").hostname or ""
     assert service(c)["environment"]["GPUSPAWNER_SERVICE_ADDRESSES"] == address
 
 
@@ -287,3 +306,11 @@ def test_a_wrong_setting_is_refused_with_its_place(settings: dict[str, Any], sai
     with pytest.raises(ValueError, match=said):
         configure(c, **settings)
     assert plain(c) == {}
+
+
+@pytest.mark.parametrize("agent", [None, {"name": "gpu-agent", "api_token": "x"}])
+def test_an_agent_of_the_sites_own_has_the_role_if_it_has_a_token(agent: Any) -> None:
+    """A role for a service that the hub does not know would keep the hub from starting."""
+    given = [agent] if agent else []
+    c = configured(lambda c: c.JupyterHub.update(services=given), agent="external")
+    assert plain(c.JupyterHub.get("load_roles", [])) == ([AGENT_ROLE] if agent else [])

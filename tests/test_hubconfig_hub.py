@@ -56,6 +56,7 @@ def test_a_notebooks_token_reaches_the_service(
     assert hub.stop_server("ada").status in (202, 204)
 
 
+@pytest.mark.proves("P7", "R14")
 def test_a_unit_that_is_away_holds_no_hub_up(make_hub: Callable[..., HubProcess]) -> None:
     """JupyterHub waits 30 s for an external service before it serves anybody."""
     hub = make_hub(SITE, start=False)

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpuspawner.agent.agent import GUARD_SECONDS, OBSERVE_SECONDS, Agent
+from gpuspawner.agent.agent import GUARD_SECONDS, OBSERVE_SECONDS, RECONCILE_SECONDS, Agent
+from gpuspawner.agent.forgotten import Forgotten
 from gpuspawner.agent.guard import Guard
+from gpuspawner.agent.hub import hub_servers_from_environment
 from gpuspawner.broker.broker import Broker
+from gpuspawner.broker.reconcile import Reconciler
 from gpuspawner.config import LEDGER_URL_VARIABLE, default_ledger_url
 from gpuspawner.engines.docker.client import DockerEngine
 from gpuspawner.engines.docker.runtime import DockerRuntime
@@ -20,8 +23,10 @@ from gpuspawner.engines.look import Runtime
 from gpuspawner.engines.process.runtime import ProcessRuntime
 from gpuspawner.gpus.factory import open_inventory
 from gpuspawner.gpus.inventory import Inventory
+from gpuspawner.hubid import hub_ids_in_sight
 from gpuspawner.ledger.store import Ledger
-from gpuspawner.lifetime import OnlyOne, end_with_parent
+from gpuspawner.lifetime import FileLock, end_with_parent, watch
+from gpuspawner.steps import Steps, steps_from
 
 SIMULATE_VARIABLE = "GPUSPAWNER_SIMULATE"
 SIMULATION_VARIABLE = "GPUSPAWNER_SIMULATION_FILE"
@@ -52,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--observe-seconds", type=float, default=OBSERVE_SECONDS)
     parser.add_argument("--guard-seconds", type=float, default=GUARD_SECONDS)
+    parser.add_argument("--reconcile-seconds", type=float, default=RECONCILE_SECONDS)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     stopped = threading.Event()
     if not arguments.external:
-        end_with_parent(stopped.set)
-    lock = OnlyOne(arguments.lock)
+        watch(end_with_parent(), stopped.set)
+    lock = FileLock(arguments.lock)
     agents: list[Agent] = []
 
     def stop(*_: object) -> None:
@@ -72,16 +78,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    if not lock.take(stopped):
+    if not lock.take_when_free(stopped):
         return 0
     try:
-        ledger = Ledger(arguments.ledger or default_ledger_url())
+        steps = steps_from(os.environ)
+        ledger = Ledger(arguments.ledger or default_ledger_url(), steps=steps)
         inventory = open_inventory(arguments.host_id, arguments.simulate, arguments.simulation_file)
     except ValueError as error:
         raise SystemExit(f"gpuspawner agent: {error}") from None
-    engine = DockerEngine()
+    engine = DockerEngine(steps=steps)
     try:
-        agent = _assemble(arguments, ledger, engine, inventory)
+        agent = _assemble(arguments, ledger, engine, inventory, steps)
         agents.append(agent)
         # An orphaned agent is told by `stopped` alone.
         threading.Thread(target=_then, args=(stopped, agent.stop), daemon=True).start()
@@ -89,19 +96,27 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         engine.close()
         ledger.close()
-        lock.release()
+        lock.close()
     return 0
 
 
 def _assemble(
-    arguments: argparse.Namespace, ledger: Ledger, engine: DockerEngine, inventory: Inventory
-) -> Agent:
+    arguments: argparse.Namespace, ledger: Ledger, engine: DockerEngine, inventory: Inventory,
+    steps: Steps,
+) -> Agent:  # fmt: skip
     broker = Broker(ledger, actor=f"agent:{arguments.host_id}")
-    runtimes: dict[str, Runtime] = {"docker": DockerRuntime(engine), "process": ProcessRuntime()}
+    runtimes: dict[str, Runtime] = {
+        "docker": DockerRuntime(engine), "process": ProcessRuntime(steps=steps)
+    }  # fmt: skip
     guard = Guard(broker, runtimes, arguments.host_id, _now)
+    reconciler = Reconciler(broker, runtimes, arguments.host_id, hub_ids_in_sight, _now)
+    hub = hub_servers_from_environment(steps)
+    forgotten = None if hub is None else Forgotten(broker, hub, hub_ids_in_sight, _now)
     return Agent(
-        broker, inventory, guard, _now,
+        broker, inventory, guard, reconciler, engine.watch, _now,
         observe_seconds=arguments.observe_seconds, guard_seconds=arguments.guard_seconds,
+        reconcile_seconds=arguments.reconcile_seconds,
+        ask_hub=None if forgotten is None else forgotten.round,
     )  # fmt: skip
 
 

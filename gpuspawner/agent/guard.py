@@ -1,7 +1,7 @@
 """Looks at the server of each living lease, and ends leases on what the engine shows."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -10,6 +10,7 @@ from gpuspawner.domain.devices import DeviceUUID, HostId
 from gpuspawner.domain.endings import Step, next_step, why_ended
 from gpuspawner.domain.leases import Evidence, Lease, Source, State
 from gpuspawner.domain.reasons import Code, Reason, reason
+from gpuspawner.domain.reconciliation import Found
 from gpuspawner.engines.look import (
     Absent,
     EngineError,
@@ -44,27 +45,39 @@ class Guard:
         self._clock = clock
         self._away: set[str] = set()
         self._seen_at: datetime | None = None
+        self._absent: set[int] = set()  # leases whose server was not there at the last look
 
-    def round(self) -> None:
-        """Look at every lease of this host once.
+    def round(self) -> bool:
+        """Look at every lease of this host once; False where an engine is silent.
 
         Raises:
             LedgerAwayError: the books cannot be read.
         """
+        seen: dict[str, dict[tuple[str, int], Found]] = {}
+        silent: set[str] = set()
+        for engine, runtime in self._runtimes.items():
+            try:
+                seen[engine] = _by_grant(runtime.everything())
+            except EngineError as error:
+                silent.add(engine)
+                self._note_away(engine, error)
         with self._broker.ledger.read() as books:
             mine = {host.host_id: host.devices for host in books.hosts()}.get(
                 HostId(self._host_id), ()
             )
             uuids = {device.uuid for device in mine}
             leases = [lease for lease in books.holding() if self._is_here(lease, uuids)]
-        silent: set[str] = set()
         alive: list[int] = []
         for lease in leases:
             if lease.engine in silent or lease.engine not in self._runtimes:
                 continue
             try:
+                if _runs_as_the_books_say(lease, seen[lease.engine]):
+                    alive.append(lease.lease_id)
+                    self._absent.discard(lease.lease_id)
+                    continue
                 look = self._look(lease, silent)
-                if look is None:
+                if look is None or not self._is_sure(lease, look):
                     continue
                 if isinstance(look, Running):
                     alive.append(lease.lease_id)
@@ -80,7 +93,26 @@ class Guard:
         for engine in self._away - silent:
             log.info("engine %s answers again", engine)
         self._away = silent
+        self._absent &= {lease.lease_id for lease in leases}
         self._note_alive(alive)
+        return not silent
+
+    def _is_sure(self, lease: Lease, look: Look) -> bool:
+        """Whether a look may be believed: "there is none" only at the second one.
+
+        Where it was looked for in the engine's list, that may have been short; where it ran, its
+        end should be on record. An engine that has such a record is believed at once, and so is
+        one that denies by its id what is to end.
+        """
+        told_by_absence = isinstance(look, Absent) and look.evidence.source is not Source.EVENTS
+        is_denied = lease.run_id is not None and lease.state is not State.RUNNING
+        if is_denied or not told_by_absence:
+            self._absent.discard(lease.lease_id)
+            return True
+        if lease.lease_id in self._absent:
+            return True
+        self._absent.add(lease.lease_id)
+        return False
 
     def _look(self, lease: Lease, silent: set[str]) -> Look | None:
         """Look at one server; None when its engine is silent, which is then asked no more."""
@@ -102,6 +134,9 @@ class Guard:
         )
         if step is Step.RUN and isinstance(look, Running):
             try:
+                if lease.run_id is None:  # the one who made it did not live to record that
+                    engine_id = self._runtimes[lease.engine].identity()
+                    self._broker.bind(lease, look.run_id, now, engine_id)
                 self._broker.run(lease, look.started_at, now)
             except StaleGrantError:
                 log.debug("lease %d changed while it was looked at", lease.lease_id)
@@ -136,7 +171,7 @@ class Guard:
             item.host_id == self._host_id or item.device_uuid in uuids for item in lease.slices
         )
 
-    def _note_away(self, engine: str, error: EngineUnknownError) -> None:
+    def _note_away(self, engine: str, error: EngineError) -> None:
         if engine not in self._away:
             log.warning("engine %s does not answer; its leases stay held: %s", engine, error)
 
@@ -145,6 +180,25 @@ class Guard:
         if self._seen_at is None or now - self._seen_at >= SEEN_EVERY:
             self._broker.seen_alive(alive, now)
             self._seen_at = now
+
+
+def _by_grant(everything: Sequence[Found]) -> dict[tuple[str, int], Found]:
+    return {
+        (found.key.hub_id, found.fence): found
+        for found in everything
+        if found.key is not None and found.fence is not None
+    }
+
+
+def _runs_as_the_books_say(lease: Lease, seen: Mapping[tuple[str, int], Found]) -> bool:
+    """Whether the engine's list already shows all that a look would."""
+    found = seen.get((lease.key.hub_id, lease.fence or 0))
+    return (
+        lease.state is State.RUNNING
+        and found is not None
+        and found.runs
+        and found.run_id == lease.run_id
+    )
 
 
 def _proof(look: Look) -> Evidence | None:

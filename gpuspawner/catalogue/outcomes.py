@@ -121,6 +121,18 @@ OUTCOMES: Final[Mapping[Code, tuple[Part, ...]]] = {
         ),
         (Line("Start it again; if it happens again, tell the staff."),),
     ),
+    Code.FORGOTTEN: (
+        (
+            Line(
+                "The server still ran, but JupyterHub had not known it for {minutes} minutes, so "
+                "nobody could reach it. It was stopped, and the GPU went back.",
+                one="The server still ran, but JupyterHub had not known it for {minutes} minute, "
+                "so nobody could reach it. It was stopped, and the GPU went back.",
+                count="minutes",
+            ),
+        ),
+        (Line("Your files are kept. Start it again."),),
+    ),
     Code.FORCED: (
         (
             Line("{actor}, an administrator, ended this session.", needs=("actor",)),

@@ -36,6 +36,7 @@ SHORT: Final[Mapping[Code, str]] = {
     Code.REMOVED: "Container removed",
     Code.GIVEN_UP: "Given up",
     Code.START_EXPIRED: "Start took too long",
+    Code.FORGOTTEN: "The hub lost it",
     Code.FORCED: "Ended by the staff",
 }
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from gpuspawner.broker.broker import Broker
 from gpuspawner.config import LEDGER_URL_VARIABLE, default_ledger_url
+from gpuspawner.domain.knowledge import Unknown
+from gpuspawner.domain.leases import ServerKey
 from gpuspawner.ledger.store import Ledger
 
 
@@ -55,6 +57,30 @@ def actor() -> str:
 def now() -> datetime:
     """Return the present time in aware UTC."""
     return datetime.now(UTC)
+
+
+def moment(when: datetime) -> str:
+    """Spell a time for people, in UTC."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def server_name(key: ServerKey) -> str:
+    """Name a server by its owner, and by its own name if it has one."""
+    return key.user + (f"/{key.server}" if key.server else "")
+
+
+def spell_unknown(unknown: Unknown | None) -> dict[str, str | None]:
+    """Spell for scripts what is not known, and since when: both null where it is known."""
+    return {
+        "unknown_since": unknown.since.isoformat() if unknown and unknown.since else None,
+        "unknown_why": str(unknown.why) if unknown else None,
+    }
+
+
+def plain(text: str) -> str:
+    """Bring a text from elsewhere into one line that does nothing to a terminal."""
+    shown = (each if each.isprintable() or each.isspace() else "?" for each in text)
+    return " ".join("".join(shown).split())
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

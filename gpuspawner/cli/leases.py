@@ -2,11 +2,21 @@
 
 import argparse
 import json
+from datetime import datetime
 from typing import Any
 
 from gpuspawner.catalogue import Catalogue
-from gpuspawner.cli.common import add_ledger, open_broker, table
-from gpuspawner.domain.leases import Lease
+from gpuspawner.cli.common import (
+    add_ledger,
+    now,
+    open_broker,
+    plain,
+    server_name,
+    spell_unknown,
+    table,
+)
+from gpuspawner.domain.knowledge import Knowledge, Unknown, Why
+from gpuspawner.domain.leases import LIVE, Lease, State
 
 
 def add_verbs(verbs: Any) -> None:
@@ -22,35 +32,48 @@ def add_verbs(verbs: Any) -> None:
 
 def _leases(arguments: argparse.Namespace) -> int:
     with open_broker(arguments) as broker, broker.ledger.read() as books:
-        found = books.recent(limit=100_000) if arguments.all else books.living()[::-1]
-    wanted = [lease for lease in found if arguments.user in (None, lease.key.user)]
-    wanted = wanted[: arguments.limit]
+        states = frozenset[State]() if arguments.all else LIVE
+        wanted = books.leases(user=arguments.user, states=states, limit=max(arguments.limit, 0))
+        knowledge = Knowledge(books.engine_states(), books.hosts(), now())
+    found = [(lease, knowledge.of(lease)) for lease in wanted]
     if arguments.json:
-        print(json.dumps([lease_to_dict(lease) for lease in wanted], indent=2))
+        print(json.dumps([lease_to_dict(lease, unknown) for lease, unknown in found], indent=2))
         return 0
-    if not wanted:
+    if not found:
         print("No leases." if arguments.all else "No living leases; --all shows ended ones.")
         return 0
     words = Catalogue("en")
     rows = [
         [
             str(lease.lease_id),
-            lease.key.user + (f"/{lease.key.server}" if lease.key.server else ""),
+            plain(server_name(lease.key)),
             lease.profile.name,
-            str(lease.state),
+            _state(lease, unknown),
             f"{lease.requested_at:%Y-%m-%d %H:%M:%S}",
             ", ".join(item.slice_id for item in lease.slices) or "-",
             words.short(lease.reason) if lease.reason else "",
         ]
-        for lease in wanted
+        for lease, unknown in found
     ]
     head = ["LEASE", "SERVER", "PROFILE", "STATE", "SINCE (UTC)", "SLICES", "REASON"]
     print(table(head, rows))
+    if any(unknown and unknown.why is not Why.NOT_OBSERVED for _, unknown in found):
+        print(
+            "\nunknown: it is not known whether the server runs, so the lease stays held. "
+            "'gpuspawner status' says why."
+        )
     return 0
 
 
-def lease_to_dict(lease: Lease) -> dict[str, Any]:
-    """Spell a lease for scripts; unknown is null."""
+def _state(lease: Lease, unknown: Unknown | None) -> str:
+    if unknown is None:
+        return str(lease.state)
+    said = "not observed" if unknown.why is Why.NOT_OBSERVED else "unknown"
+    return f"{lease.state}, {said}"
+
+
+def lease_to_dict(lease: Lease, unknown: Unknown | None) -> dict[str, Any]:
+    """Spell a lease for scripts, with what is not known of its server; unknown is null."""
     return {
         "lease_id": lease.lease_id,
         "hub_id": lease.key.hub_id,
@@ -58,6 +81,7 @@ def lease_to_dict(lease: Lease) -> dict[str, Any]:
         "server": lease.key.server,
         "profile": lease.profile.name,
         "state": str(lease.state),
+        **spell_unknown(unknown),
         "slices": [item.slice_id for item in lease.slices],
         "requested_at": _time(lease.requested_at),
         "granted_at": _time(lease.granted_at),
@@ -71,5 +95,5 @@ def lease_to_dict(lease: Lease) -> dict[str, Any]:
     }
 
 
-def _time(when: Any) -> str | None:
+def _time(when: datetime | None) -> str | None:
     return when.isoformat() if when else None

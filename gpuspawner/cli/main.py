@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpuspawner._version import __version__
 from gpuspawner.agent import app as agent
-from gpuspawner.cli import cordon, images, leases, status
+from gpuspawner.cli import books, cordon, end, images, leases, status
 from gpuspawner.cli.common import CommandError
 from gpuspawner.ledger.store import LedgerAwayError
 
@@ -19,7 +19,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for module in (status, leases, cordon, images):
+    for module in (status, leases, cordon, end, images, books):
         module.add_verbs(verbs)
     verb = verbs.add_parser("agent", help="run the agent of this GPU host")
     agent.add_arguments(verb)

@@ -58,6 +58,7 @@ class Trouble(StrEnum):
     CORDONED = "cordoned"
     LOST = "lost"  # the hardware does not answer any more
     SICK = "sick"  # it answers, and says that it is broken
+    FOREIGN = "foreign"  # somebody without a lease uses it
     UNKNOWN = "unknown"  # it could not be asked
 
 

@@ -28,6 +28,23 @@ def why_ended(evidence: Evidence, *, absent: bool) -> Reason:
     return reason(Code.EXITED, exit_code=evidence.exit_code)
 
 
+# A server that its hub does not know any more is left this long, for whoever mends the hub.
+FORGOTTEN_AFTER: Final = timedelta(minutes=10)
+
+
+def is_forgotten(lease: Lease, missing_since: datetime | None, now: datetime) -> bool:
+    """Whether nobody can reach a running server any more, because its hub does not know it.
+
+    Args:
+        lease: the lease.
+        missing_since: since when each whole answer of its hub lacks the server; None: it does not.
+        now: aware UTC.
+    """
+    if lease.state is not State.RUNNING or missing_since is None:
+        return False
+    return now - missing_since >= FORGOTTEN_AFTER
+
+
 class Step(StrEnum):
     """What the agent does about a lease after a look at its server."""
 

@@ -85,6 +85,18 @@ class ServerKey:
         """One text for one server; no two servers share it, whatever their names hold."""
         return f"{len(self.hub_id)}:{self.hub_id}{len(self.user)}:{self.user}{self.server}"
 
+    @classmethod
+    def of_lane(cls, lane: str) -> "ServerKey | None":
+        """Return the server of a text that `lane` made; None when it is another text."""
+        parts = []
+        for _ in range(2):
+            length, colon, rest = lane.partition(":")
+            if not (colon and length.isascii() and length.isdigit() and int(length) <= len(rest)):
+                return None
+            parts.append(rest[: int(length)])
+            lane = rest[int(length) :]
+        return cls(hub_id=parts[0], user=parts[1], server=lane)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
@@ -108,7 +120,8 @@ class Lease:
     """One record of the ledger. All times are aware UTC.
 
     ``fence`` is the number of the grant: it grows with each one and is a label on the container,
-    so that a late container of an older grant is told from the present one.
+    so that a late container of an older grant is told from the present one. ``engine_id`` is the
+    engine's own name of itself, where it has one: only that engine knows of its run.
     """
 
     lease_id: int
@@ -129,6 +142,7 @@ class Lease:
     ended_at: datetime | None = None
     fence: int | None = None
     run_id: str | None = None
+    engine_id: str | None = None
     reason: Reason | None = None
     slices: tuple[Slice, ...] = ()
     may_wait: bool = False

@@ -1,11 +1,12 @@
 """The picture of a pool: each device cut into what is held, free and unavailable, for one viewer.
 
 Pages and API draw what this says and work nothing out again. People see their own slices; what
-others hold is only *busy*, unless the viewer is an administrator of the same hub.
+others hold is only *busy*, and what uses a device without a lease has no name, unless the viewer
+is an administrator of the same hub.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -81,10 +82,11 @@ def draw(pool: Pool, leases: Iterable[Lease], viewer: Viewer) -> tuple[DevicePic
     """Draw every device of a pool, by host and index, then those that only leases speak of."""
     by_id = {lease.lease_id: lease for lease in leases}
     items = sorted(pool.devices.values(), key=lambda item: (item.device.host_id, item.device.index))
-    return (
+    pictures = (
         *(_device(item, by_id, viewer) for item in items),
         *_unreported(pool, by_id.values(), viewer),
     )
+    return pictures if viewer.admin else tuple(map(_without_names, pictures))
 
 
 def _device(item: PooledDevice, leases: Mapping[int, Lease], viewer: Viewer) -> DevicePicture:
@@ -107,6 +109,20 @@ def _device(item: PooledDevice, leases: Mapping[int, Lease], viewer: Viewer) -> 
         slices=tuple(slices),
         headroom_mib=headroom,
     )
+
+
+def _without_names(picture: DevicePicture) -> DevicePicture:
+    """Return a picture that does not say what uses a device beside the leases: it may be a name."""
+    slices = tuple(
+        replace(part, unavailable=_nameless(part.unavailable)) for part in picture.slices
+    )
+    return replace(picture, unavailable=_nameless(picture.unavailable), slices=slices)
+
+
+def _nameless(unavailable: Unavailable | None) -> Unavailable | None:
+    if unavailable is None or unavailable.trouble is not Trouble.FOREIGN:
+        return unavailable
+    return replace(unavailable, detail="")
 
 
 def _held(hold: Hold, leases: Mapping[int, Lease], viewer: Viewer) -> SlicePicture:

@@ -122,8 +122,13 @@ class Pool:
         holds: Iterable[Hold] = (),
         *,
         now: datetime,
+        foreign: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
-        """Join policy, inventories, cordons (UUID to note) and the living holds."""
+        """Join policy, inventories, cordons (UUID to note) and the living holds.
+
+        ``foreign`` names who uses a device without a lease, by host and UUID; the UUID ``*``
+        stands for all of a host's.
+        """
         self.policy = policy
         hosts = sorted(hosts, key=lambda item: (item.observed_at, item.host_id))
         self.is_observed = bool(hosts)  # by any agent, ever
@@ -132,7 +137,9 @@ class Pool:
         # A device that two hosts report (moved, or its host renamed) is where it was seen last.
         for host in hosts:
             for device in host.devices:
-                self.devices[device.uuid] = _pooled(policy, host, device, cordons or {}, now)
+                self.devices[device.uuid] = _pooled(
+                    policy, host, device, cordons or {}, foreign or {}, now
+                )
         self._by_mode: dict[Mode, list[PooledDevice]] = {
             mode: [item for item in self.devices.values() if item.may_take(mode)] for mode in Mode
         }
@@ -205,6 +212,7 @@ def _pooled(
     host: HostInventory,
     device: Device,
     cordons: Mapping[str, str],
+    foreign: Mapping[tuple[str, str], str],
     now: datetime,
 ) -> PooledDevice:
     units: dict[str, Unavailable] = {
@@ -215,6 +223,11 @@ def _pooled(
     unavailable = device.unavailable
     if unavailable is None and device.uuid in cordons:
         unavailable = _cordoned(cordons[device.uuid])
+    who = foreign.get((host.host_id, device.uuid)) or foreign.get((host.host_id, "*"))
+    if unavailable is None and who is not None:
+        unavailable = Unavailable(
+            trouble=Trouble.FOREIGN, detail=who, cleared_by="stopping what uses it"
+        )
     return PooledDevice(
         device=device,
         rule=policy.rule_for(device),

@@ -73,6 +73,7 @@ class Code(StrEnum):
     REMOVED = "removed"
     GIVEN_UP = "given-up"
     START_EXPIRED = "start-expired"
+    FORGOTTEN = "forgotten"
     FORCED = "forced"
 
 
@@ -93,7 +94,7 @@ _KINDS: Final[Mapping[Kind, tuple[Code, ...]]] = {
     ),
     Kind.ENDED: (
         Code.STOPPED, Code.EXITED, Code.OUT_OF_MEMORY, Code.REMOVED, Code.GIVEN_UP,
-        Code.START_EXPIRED, Code.FORCED,
+        Code.START_EXPIRED, Code.FORGOTTEN, Code.FORCED,
     ),
 }  # fmt: skip
 
@@ -132,6 +133,7 @@ VALUES_OF: Final[Mapping[Code, frozenset[str]]] = {
     Code.REMOVED: frozenset(),
     Code.GIVEN_UP: frozenset(),
     Code.START_EXPIRED: frozenset({"seconds"}),
+    Code.FORGOTTEN: frozenset({"minutes"}),
     Code.FORCED: frozenset({"actor", "note"}),
 }
 

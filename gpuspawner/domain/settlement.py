@@ -17,6 +17,7 @@ class Waiter:
     lease_id: int
     profile: Profile
     may_wait: bool
+    start_seconds: int = 600
     alternatives: tuple[Profile, ...] = ()
 
 
@@ -27,6 +28,7 @@ class Grant:
     lease_id: int
     slices: tuple[Slice, ...]
     group: str | None
+    start_seconds: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,14 @@ def settle(pool: Pool, waiters: Sequence[Waiter]) -> list[Grant | Refusal]:
             group = waiter.profile.share_group
             for each in slices:
                 pool.add(Hold(lease_id=waiter.lease_id, slice=each, group=group))
-            decisions.append(Grant(lease_id=waiter.lease_id, slices=slices, group=group))
+            decisions.append(
+                Grant(
+                    lease_id=waiter.lease_id,
+                    slices=slices,
+                    group=group,
+                    start_seconds=waiter.start_seconds,
+                )
+            )
             continue
         if not is_hopeless:
             found_nothing.add(waiter.profile)

@@ -1,6 +1,8 @@
 """Slices: the smallest things that are handed out, and the holds that leases have on them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gpuspawner.domain.devices import DeviceUUID, HostId, Mode
 
@@ -32,6 +34,38 @@ class Slice:
     def slice_id(self) -> str:
         """A name of the slice that is unique in the pool and stable over restarts."""
         return f"{self.device_uuid}/{self.unit}" if self.mode.is_share else str(self.uuid)
+
+
+def slice_to_dict(item: Slice) -> dict[str, Any]:
+    """Write a slice as plain data."""
+    return {
+        "host_id": item.host_id,
+        "device_uuid": item.device_uuid,
+        "mode": str(item.mode),
+        "unit": item.unit,
+        "memory_mib": item.memory_mib,
+        "compute_percent": item.compute_percent,
+        "instance_profile": item.instance_profile,
+        "model": item.model,
+    }
+
+
+def slice_from_dict(data: Mapping[str, Any]) -> Slice:
+    """Read what `slice_to_dict` wrote.
+
+    Raises:
+        KeyError, ValueError: it is something else.
+    """
+    return Slice(
+        host_id=HostId(data["host_id"]),
+        device_uuid=DeviceUUID(data["device_uuid"]),
+        mode=Mode(data["mode"]),
+        unit=data["unit"],
+        memory_mib=data["memory_mib"],
+        compute_percent=data["compute_percent"],
+        instance_profile=data["instance_profile"],
+        model=data["model"],
+    )
 
 
 # Device, unit and lease: what tells one hold from every other there ever was.

@@ -3,11 +3,13 @@
 A fifth, unknown, is an exception, `EngineUnknownError`, so that nobody can take it for absent.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from gpuspawner.domain.leases import Evidence, Lease, Source
+from gpuspawner.domain.reconciliation import Found
 
 
 class EngineError(Exception):
@@ -92,5 +94,37 @@ class Runtime(Protocol):
 
         Raises:
             EngineError: it could not be done.
+        """
+        ...
+
+    def everything(self) -> Sequence[Found]:
+        """Return everything that is there, whoever made it, running or not.
+
+        Raises:
+            EngineUnknownError: nothing is known.
+        """
+        ...
+
+    def look_at(self, run_id: str) -> Look | None:
+        """Look at one of them by its id; None when it is gone.
+
+        Raises:
+            EngineUnknownError: nothing is known.
+        """
+        ...
+
+    def clear_run(self, run_id: str) -> None:
+        """Stop and remove one of them. Repeating it is harmless.
+
+        Raises:
+            EngineError: it could not be done.
+        """
+        ...
+
+    def identity(self) -> str | None:
+        """Return the engine's own name of itself; None where it has none.
+
+        Raises:
+            EngineUnknownError: it does not answer.
         """
         ...

@@ -14,7 +14,6 @@ from gpuspawner.domain.devices import (
     HostInventory,
     Instance,
     Load,
-    Mode,
     Trouble,
     Unavailable,
 )
@@ -22,7 +21,7 @@ from gpuspawner.domain.leases import Lease, ServerKey, Source, State
 from gpuspawner.domain.policy import Policy, policy_from_dict, policy_to_dict
 from gpuspawner.domain.profiles import Profile, profile_from_dict, profile_to_dict
 from gpuspawner.domain.reasons import Code, Reason
-from gpuspawner.domain.slices import Hold, Slice
+from gpuspawner.domain.slices import Hold, slice_from_dict
 
 
 def encode_profile(profile: Profile) -> str:
@@ -57,37 +56,9 @@ def decode_reason(data: Mapping[str, Any] | None) -> Reason | None:
     return None if data is None else Reason(Code(data["code"]), data["values"])
 
 
-def encode_slice(item: Slice) -> dict[str, Any]:
-    """Write a slice as plain data."""
-    return {
-        "host_id": item.host_id,
-        "device_uuid": item.device_uuid,
-        "mode": str(item.mode),
-        "unit": item.unit,
-        "memory_mib": item.memory_mib,
-        "compute_percent": item.compute_percent,
-        "instance_profile": item.instance_profile,
-        "model": item.model,
-    }
-
-
-def decode_slice(data: Mapping[str, Any]) -> Slice:
-    """Read what `encode_slice` wrote."""
-    return Slice(
-        host_id=HostId(data["host_id"]),
-        device_uuid=DeviceUUID(data["device_uuid"]),
-        mode=Mode(data["mode"]),
-        unit=data["unit"],
-        memory_mib=data["memory_mib"],
-        compute_percent=data["compute_percent"],
-        instance_profile=data["instance_profile"],
-        model=data["model"],
-    )
-
-
 def decode_hold(row: Row[Any]) -> Hold:
     """Read a row of ``holds``."""
-    return Hold(lease_id=row.lease_id, slice=decode_slice(row._asdict()), group=row.group_name)
+    return Hold(lease_id=row.lease_id, slice=slice_from_dict(row._asdict()), group=row.group_name)
 
 
 def decode_lease(row: Row[Any], profile: Profile) -> Lease:
@@ -111,8 +82,9 @@ def decode_lease(row: Row[Any], profile: Profile) -> Lease:
         ended_at=row.ended_at,
         fence=row.fence,
         run_id=row.run_id,
+        engine_id=row.engine_id,
         reason=decode_reason(row.reason),
-        slices=tuple(decode_slice(item) for item in row.slices or ()),
+        slices=tuple(slice_from_dict(item) for item in row.slices or ()),
         may_wait=row.may_wait,
         start_seconds=row.start_seconds,
     )

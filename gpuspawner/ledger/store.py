@@ -7,54 +7,66 @@ turns: writers then wait in line and not in the database's busy handler. On Post
 locks the pool's row. Every call blocks: run it in a worker thread.
 """
 
-import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Connection, Engine, create_engine, event, select
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy import Engine, select
 from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.pool import QueuePool
 
 from gpuspawner.ledger import tables
-from gpuspawner.ledger.migrate import migrate
+from gpuspawner.ledger.errors import LedgerAwayError as LedgerAwayError
+from gpuspawner.ledger.files import PUT_BACK, LedgerFile, is_damage
+from gpuspawner.ledger.opening import Opened, checked, opened
 from gpuspawner.ledger.reader import Decoders, Reader
 from gpuspawner.ledger.turns import Queue, Turns
 from gpuspawner.ledger.view import LastView
 from gpuspawner.ledger.writer import Writer
+from gpuspawner.steps import UNWATCHED, Steps
 
 DEFAULT_URL: Final = "sqlite:///gpuspawner.sqlite"
 BUSY_SECONDS: Final = 10.0
 _READ_ONLY_SQLSTATE: Final = "25006"  # a PostgreSQL server that takes no writes, such as a standby
 
 
-class LedgerAwayError(Exception):
-    """The ledger cannot be read or written now. Nothing was written."""
-
-
 class Ledger:
     """An open ledger. Made in one place of a process and passed on."""
 
-    def __init__(self, url: str = DEFAULT_URL, *, busy_seconds: float = BUSY_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        busy_seconds: float = BUSY_SECONDS,
+        read_only: bool = False,
+        steps: Steps = UNWATCHED,
+    ) -> None:
         """Name the database by SQLAlchemy URL; nothing is opened yet.
+
+        A ledger that is read only is neither made nor upgraded, and `write` fails.
 
         Raises:
             ValueError: neither a SQLite file nor PostgreSQL.
         """
-        self.url = _checked(url)
+        self.url = checked(url)
+        self.steps = steps
         self._busy_seconds = busy_seconds
+        self._read_only = read_only
         self._lock = Queue()
         self._open_lock = threading.Lock()
-        self._engines: tuple[Engine, Engine] | None = None
-        on_sqlite = self.url.get_backend_name() == "sqlite"
-        self._turns = Turns(Path(str(self.url.database))) if on_sqlite else None
+        self._open: Opened | None = None
+        path = Path(str(self.url.database)) if self.url.get_backend_name() == "sqlite" else None
+        self._file = None if path is None else LedgerFile(path)
+        self._turns = None if path is None else Turns(path)
         self._decoders = Decoders()
         self._last = LastView()
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long a write waits for others before it is given up (seconds)."""
+        return self._busy_seconds
 
     @contextmanager
     def write(self) -> Iterator[Writer]:
@@ -72,7 +84,9 @@ class Ledger:
                 with line, writing.begin() as connection:
                     if connection.dialect.name == "postgresql":
                         connection.execute(select(tables.pool.c.pool_id).with_for_update())
-                    yield Writer(connection, self._decoders, self._last)
+                    writer = Writer(connection, self._decoders, self._last)
+                    yield writer
+                    writer.flush()
             except BaseException:
                 # What a transaction entered that was rolled back must not be taken for granted.
                 self._last = LastView()
@@ -89,39 +103,46 @@ class Ledger:
         """
         with self._translated():
             _, reading = self._opened()
-            with reading.connect() as connection:
+            with self.steps.around("ledger:read"), reading.connect() as connection:
                 yield Reader(connection, self._decoders)
 
     def close(self) -> None:
         """Close all connections; the ledger opens again at the next use."""
         with self._open_lock:
-            engines, self._engines = self._engines, None
-            self._last = LastView()
+            self._forget()
             if self._turns is not None:
                 self._turns.close()
-        for engine in engines or ():
-            engine.dispose()
 
     def _opened(self) -> tuple[Engine, Engine]:
-        engines = self._engines
-        if engines is not None:
-            return engines
+        found = self._open
+        if found is None or not self._is_present(found):
+            found = self._open_now()
+        return found.writing, found.reading
+
+    def _open_now(self) -> Opened:
         if not self._open_lock.acquire(timeout=self._busy_seconds):
             raise LedgerAwayError("the ledger is not open yet: another thread tries to open it")
         try:
-            if self._engines is None:
-                engines = _engines(self.url, self._busy_seconds)
-                try:
-                    with engines[0].begin() as connection:
-                        migrate(connection)
-                except BaseException:
-                    for engine in engines:
-                        engine.dispose()
-                    raise
-                self._engines = engines
-            return self._engines
+            if self._open is not None and not self._is_present(self._open):
+                self._forget()
+            if self._open is None:
+                with self.steps.around("ledger:open"):
+                    self._open = opened(
+                        self.url, self._file, self._busy_seconds, read_only=self._read_only
+                    )
+            return self._open
         finally:
             self._open_lock.release()
+
+    def _is_present(self, found: Opened) -> bool:
+        """Whether the name of a SQLite ledger still leads to the file that was opened."""
+        return self._file is None or self._file.identity() == found.identity
+
+    def _forget(self) -> None:
+        found, self._open = self._open, None
+        self._last = LastView()
+        if found is not None:
+            found.close()
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -150,88 +171,7 @@ def _is_away(error: DBAPIError) -> bool:
 
 def _cause(error: DBAPIError) -> str:
     """Return the driver's own words: the statement and its values stay out of logs."""
-    return str(error.orig).strip()
-
-
-def _checked(url: str) -> URL:
-    parsed = make_url(url)
-    if parsed.get_backend_name() == "postgresql":
-        return parsed.set(drivername="postgresql+psycopg")
-    file = parsed.database or ""
-    if parsed.get_backend_name() != "sqlite" or file.startswith((":memory:", "file:")) or not file:
-        raise ValueError(
-            "the ledger's address must be sqlite:///FILE or postgresql://..., got "
-            f"{parsed.render_as_string(hide_password=True)!r}"
-        )
-    return parsed.set(drivername="sqlite")
-
-
-def _engines(url: URL, busy_seconds: float) -> tuple[Engine, Engine]:
-    if url.get_backend_name() == "postgresql":
-        engine = create_engine(
-            url,
-            pool_pre_ping=True,
-            connect_args={
-                "connect_timeout": max(2, int(busy_seconds)),
-                "options": f"-c lock_timeout={int(busy_seconds * 1000)}",
-                # A server that has gone silent must not hold a thread for TCP's long patience.
-                "keepalives_idle": 10,
-                "keepalives_interval": 5,
-                "keepalives_count": 3,
-                "tcp_user_timeout": int(busy_seconds * 1000) + 5000,
-            },
-        )
-        # A read of several tables is of one moment, as it is on SQLite.
-        return engine, engine.execution_options(
-            isolation_level="REPEATABLE READ", postgresql_readonly=True
-        )
-    assert url.database is not None
-    file = Path(url.database)
-    if not file.exists():
-        try:
-            # The ledger names people and what they use: readable by its owner only.
-            file.touch(mode=0o600)
-        except OSError as error:
-            raise LedgerAwayError(f"the ledger cannot be made: {error}") from error
-    writing = _sqlite_engine(url, busy_seconds, begin="BEGIN IMMEDIATE")
-    return writing, _sqlite_engine(url, busy_seconds, begin="BEGIN DEFERRED")
-
-
-def _sqlite_engine(url: URL, busy_seconds: float, *, begin: str) -> Engine:
-    engine = create_engine(
-        url,
-        poolclass=QueuePool,
-        connect_args={"timeout": busy_seconds, "check_same_thread": False},
+    words = str(error.orig).strip()
+    return (
+        f"{words}; the file is damaged or no ledger: {PUT_BACK}" if is_damage(error.orig) else words
     )
-
-    @event.listens_for(engine, "connect")
-    def on_connect(dbapi_connection: Any, _record: Any) -> None:
-        # None: the driver begins nothing by itself, else SELECTs would run outside transactions.
-        dbapi_connection.isolation_level = None
-        cursor = dbapi_connection.cursor()
-        try:
-            _use_write_ahead_log(cursor, busy_seconds)
-            cursor.execute("PRAGMA synchronous=FULL")
-            cursor.execute("PRAGMA foreign_keys=ON")
-        finally:
-            cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    return engine
-
-
-def _use_write_ahead_log(cursor: Any, busy_seconds: float) -> None:
-    """Switch the file to WAL; SQLite does not wait here by itself when two open a new one."""
-    deadline = time.monotonic() + busy_seconds
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
-        else:
-            return

@@ -117,6 +117,7 @@ leases = Table(
     Column("ended_at", UTCDateTime),
     Column("fence", BigInteger, unique=True),
     Column("run_id", String(128)),
+    Column("engine_id", String(128)),
     Column("reason", JSON(none_as_null=True)),
     Column("slices", JSON(none_as_null=True)),
     CheckConstraint("state in ('waiting', 'granted', 'running', 'ending', 'ended')", name="state"),
@@ -167,6 +168,30 @@ holds = Table(
     CheckConstraint("(mode = 'whole') = (unit = 'whole')", name="whole_unit"),
     CheckConstraint("memory_mib IS NULL OR memory_mib > 0", name="memory"),
     Index("ix_holds_lease_id", "lease_id"),
+)
+
+# What runs with a device and has no lease in these books: never touched, and its devices are not
+# handed out meanwhile. ``devices`` NULL: it has all of the host, or which ones cannot be told.
+strays = Table(
+    "strays",
+    metadata,
+    Column("host_id", String(128), primary_key=True),
+    Column("engine", String(16), primary_key=True),
+    Column("run_id", String(128), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("devices", JSON(none_as_null=True)),
+    Column("since", UTCDateTime, nullable=False),
+)
+
+# How each engine answered its host's agent last.
+engines = Table(
+    "engines",
+    metadata,
+    Column("host_id", String(128), primary_key=True),
+    Column("engine", String(16), primary_key=True),
+    Column("answered_at", UTCDateTime),
+    Column("silent_since", UTCDateTime),
+    Column("detail", Text, nullable=False),
 )
 
 audit = Table(

@@ -4,34 +4,53 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import BigInteger, Connection, bindparam, case, delete, insert, select, update
 
 from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import HOLDING, Claim, State, check_transition
 from gpuspawner.domain.policy import Policy
 from gpuspawner.domain.pool import Pool
 from gpuspawner.domain.reasons import Reason
-from gpuspawner.domain.slices import Hold
+from gpuspawner.domain.reconciliation import EngineState, Stray
+from gpuspawner.domain.slices import Hold, slice_to_dict
 from gpuspawner.ledger import tables
 from gpuspawner.ledger.encoding import (
     encode_inventory,
     encode_policy,
     encode_profile,
     encode_reason,
-    encode_slice,
 )
 from gpuspawner.ledger.reader import Decoders, Reader
 from gpuspawner.ledger.view import LastView
 
 # Made once: making a statement takes longer than running it. An update sets what it is given.
-_BUMP = update(tables.pool).values(fence=tables.pool.c.fence + 1).returning(tables.pool.c.fence)
-_CHANGE_LEASE = update(tables.leases).where(tables.leases.c.lease_id == bindparam("number"))
-_HELD_DEVICES = (
-    select(tables.holds.c.device_uuid)
-    .where(tables.holds.c.lease_id == bindparam("number"))
-    .distinct()
+_FENCE = tables.pool.c.fence
+_ABOVE = bindparam("above", type_=BigInteger)
+_BUMP = (
+    update(tables.pool)
+    .values(fence=case((_FENCE < _ABOVE, _ABOVE), else_=_FENCE) + bindparam("more"))
+    .returning(_FENCE)
 )
-_DELETE_HOLDS = delete(tables.holds).where(tables.holds.c.lease_id == bindparam("number"))
+_NOT_BELOW = update(tables.pool).values(fence=case((_FENCE < _ABOVE, _ABOVE), else_=_FENCE))
+_CHANGE_LEASE = update(tables.leases).where(tables.leases.c.lease_id == bindparam("number"))
+_GRANT = (
+    update(tables.leases)
+    .where(tables.leases.c.lease_id == bindparam("number"))
+    .where(tables.leases.c.state == str(State.WAITING))
+    .values(
+        state=str(State.GRANTED),
+        **{name: bindparam(name) for name in ("granted_at", "fence", "start_deadline", "slices")},
+    )
+)
+_ADD_LEASE = insert(tables.leases)
+_ADD_HOLDS = insert(tables.holds)
+_OCCUPY = insert(tables.occupied_devices)
+_ADD_AUDIT = insert(tables.audit)
+_DELETE_HOLDS = (
+    delete(tables.holds)
+    .where(tables.holds.c.lease_id == bindparam("number"))
+    .returning(tables.holds.c.device_uuid)
+)
 _DELETE_EMPTY = delete(tables.occupied_devices).where(
     tables.occupied_devices.c.device_uuid.in_(bindparam("uuids", expanding=True)),
     tables.occupied_devices.c.device_uuid.not_in(select(tables.holds.c.device_uuid)),
@@ -48,11 +67,27 @@ class Writer(Reader):
         """Write through a connection that is in a write transaction."""
         super().__init__(connection, decoders)
         self._last = last
+        self._records: list[dict[str, Any]] = []
 
     def view(self, now: datetime) -> Pool:
         """Join policy, inventories, cordons and holds; what is granted may be entered into it."""
-        facts = (self.policy() or Policy(), self.hosts(), self.cordons())
-        return self._last.now(self, facts, now)
+        return self._last.now(self, now)
+
+    def flush(self) -> None:
+        """Write what is kept back: audit records go together, in the order of their making."""
+        if self._records:
+            records, self._records = self._records, []
+            self._connection.execute(_ADD_AUDIT, records)
+
+    def last_record(self) -> int:
+        """Return the number of the newest audit record, this transaction's included."""
+        self.flush()
+        return super().last_record()
+
+    def audit(self, lease_id: int | None = None, *, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return audit records, this transaction's included."""
+        self.flush()
+        return super().audit(lease_id, limit=limit)
 
     def save_policy(self, policy: Policy, hub_id: str, now: datetime) -> bool:
         """Publish a policy; False when the ledger has an equal one already."""
@@ -95,25 +130,82 @@ class Writer(Reader):
     def add_lease(self, claim: Claim, now: datetime) -> int:
         """Write a claim down as a waiting lease and return its number."""
         result = self._connection.execute(
-            insert(tables.leases).values(
-                hub_id=claim.key.hub_id,
-                user_name=claim.key.user,
-                server_name=claim.key.server,
-                state=State.WAITING,
-                profile=encode_profile(claim.profile),
-                image=claim.image,
-                engine=claim.engine,
-                may_wait=claim.may_wait,
-                start_seconds=claim.start_seconds,
-                requested_at=now,
-            )
+            _ADD_LEASE,
+            {
+                "hub_id": claim.key.hub_id,
+                "user_name": claim.key.user,
+                "server_name": claim.key.server,
+                "state": State.WAITING,
+                "profile": encode_profile(claim.profile),
+                "image": claim.image,
+                "engine": claim.engine,
+                "may_wait": claim.may_wait,
+                "start_seconds": claim.start_seconds,
+                "requested_at": now,
+            },
         )
         assert result.inserted_primary_key is not None
         return int(result.inserted_primary_key[0])
 
-    def next_fence(self) -> int:
-        """Return a number higher than every one before."""
-        return int(self._connection.execute(_BUMP).scalar_one())
+    def readopt_lease(self, values: Mapping[str, Any]) -> int:
+        """Enter the lease of a grant that these books lack; return its number."""
+        result = self._connection.execute(_ADD_LEASE, values)
+        self._connection.execute(_NOT_BELOW, {"above": values["fence"]})
+        assert result.inserted_primary_key is not None
+        return int(result.inserted_primary_key[0])
+
+    def save_strays(
+        self, host_id: str, engine: str, strays: Iterable[Stray], now: datetime
+    ) -> tuple[list[Stray], list[Stray]]:
+        """Replace what is known of a host's strays; return which came and which went."""
+        table = tables.strays
+        before = {each.run_id: each for each in self.strays().get((host_id, engine), ())}
+        after = {each.run_id: each for each in strays}
+        went = [each for number, each in before.items() if after.get(number) != each]
+        came = [each for number, each in after.items() if before.get(number) != each]
+        of_engine = (table.c.host_id == host_id) & (table.c.engine == engine)
+        if went:
+            numbers = [each.run_id for each in went]
+            self._connection.execute(delete(table).where(of_engine, table.c.run_id.in_(numbers)))
+        for each in came:
+            devices = None if each.devices is None else list(each.devices)
+            self._connection.execute(
+                insert(table).values(
+                    host_id=host_id,
+                    engine=engine,
+                    run_id=each.run_id,
+                    name=each.name,
+                    devices=devices,
+                    since=now,
+                )
+            )
+        return came, went
+
+    def save_engine_state(self, state: EngineState) -> None:
+        """Record how an engine answered."""
+        table = tables.engines
+        values: dict[str, Any] = {"silent_since": state.silent_since, "detail": state.detail}
+        if state.answered_at is not None:  # of one that is silent, when it answered last is kept
+            values["answered_at"] = state.answered_at
+        changed = self._connection.execute(
+            update(table)
+            .where(table.c.host_id == state.host_id, table.c.engine == state.engine)
+            .values(values)
+        )
+        if changed.rowcount == 0:
+            self._connection.execute(
+                insert(table).values(host_id=state.host_id, engine=state.engine, **values)
+            )
+
+    def next_fence(self, *, above: int = 0) -> int:
+        """Return a number higher than every one before, and than ``above``."""
+        return self.next_fences(1, above=above)[0]
+
+    def next_fences(self, count: int, *, above: int = 0) -> range:
+        """Return so many numbers, each higher than every one before, and than ``above``."""
+        values = {"more": count, "above": above}
+        last = int(self._connection.execute(_BUMP, values).scalar_one())
+        return range(last - count + 1, last + 1)
 
     def change_lease(
         self, lease_id: int, before: State, after: State | None = None, /, **values: Any
@@ -129,24 +221,35 @@ class Writer(Reader):
         if values:
             self._connection.execute(_CHANGE_LEASE, {"number": lease_id, **values})
 
+    def grant(self, grants: Sequence[Mapping[str, Any]], holds: Sequence[Hold]) -> None:
+        """Make waiting leases granted ones, and take their slices.
+
+        The database refuses a unit or a mode that is taken.
+
+        Args:
+            grants: for each lease its ``number`` and the columns of a grant.
+            holds: what they hold.
+        """
+        self._connection.execute(_GRANT, grants)
+        self.add_holds(holds)
+
     def add_holds(self, holds: Sequence[Hold]) -> None:
         """Take slices for a lease. The database refuses a unit or a mode that is taken."""
         occupations = self._new_occupations(holds)
         if occupations:
-            self._connection.execute(insert(tables.occupied_devices), occupations)
+            self._connection.execute(_OCCUPY, occupations)
         rows = [
-            {**encode_slice(hold.slice), "lease_id": hold.lease_id, "group_name": hold.group}
+            {**slice_to_dict(hold.slice), "lease_id": hold.lease_id, "group_name": hold.group}
             for hold in holds
         ]
-        self._connection.execute(insert(tables.holds), rows)
+        self._connection.execute(_ADD_HOLDS, rows)
 
     def delete_holds(self, lease_id: int) -> None:
         """Give a lease's slices back."""
-        run, number = self._connection.execute, {"number": lease_id}
-        devices = run(_HELD_DEVICES, number).scalars().all()
+        run = self._connection.execute
+        devices = set(run(_DELETE_HOLDS, {"number": lease_id}).scalars())
         if devices:
-            run(_DELETE_HOLDS, number)
-            run(_DELETE_EMPTY, {"uuids": devices})
+            run(_DELETE_EMPTY, {"uuids": list(devices)})
 
     def seen_alive(self, lease_ids: Iterable[int], now: datetime) -> None:
         """Note that the servers of these leases were seen running."""
@@ -169,8 +272,7 @@ class Writer(Reader):
         detail: Mapping[str, Any] | None = None,
     ) -> None:
         """Append one record: who did what, and why."""
-        self._connection.execute(
-            insert(tables.audit),
+        self._records.append(
             {
                 "at": at,
                 "actor": actor,
@@ -179,7 +281,7 @@ class Writer(Reader):
                 "target": target,
                 "reason": encode_reason(reason),
                 "detail": None if detail is None else dict(detail),
-            },
+            }
         )
 
     def _new_occupations(self, holds: Sequence[Hold]) -> list[dict[str, str]]:

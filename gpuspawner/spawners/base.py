@@ -5,6 +5,7 @@ methods ``_launch``, ``_look``, ``_halt``, ``_tidy``, ``_absence`` and ``_images
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +33,7 @@ from gpuspawner.spawners.form import Form, options_from_form
 from gpuspawner.spawners.progress import Progress
 from gpuspawner.spawners.refusals import Refusal, reason_of
 from gpuspawner.spawners.site import Site, site_of
+from gpuspawner.steps import steps_from
 
 # How long a start without GPU waits for the books; it goes on without them, and the agent makes
 # up for it.
@@ -105,7 +107,8 @@ class GPUSpawner(ServerBooks, GPUSettings):
         if self._progress.is_over:
             self._progress = Progress()
         try:
-            return await self._start()
+            with self._site.steps.around("hub:start"):
+                return await self._start()
         except asyncio.CancelledError:
             self._awaits_stop = True
             raise
@@ -135,6 +138,10 @@ class GPUSpawner(ServerBooks, GPUSettings):
                 agent stops the server when it can.
         """
         self._given_up = True
+        with self._site.steps.around("hub:stop"):
+            await self._stop(now)
+
+    async def _stop(self, now: bool) -> None:
         try:
             found = await self._halt(now=now, clear=False)
         except EngineError as error:
@@ -291,12 +298,14 @@ class GPUSpawner(ServerBooks, GPUSettings):
     def _make_site(self) -> Site:
         if not self.hub_id:
             self.hub_id = read_hub_id(Path(self.hub_id_file))
+        steps = steps_from(os.environ)
         return Site(
             hub_id=self.hub_id,
             policy=self.policy(),
-            ledger=Ledger(self.ledger_url),
-            engine=DockerEngine(self._engine_settings()),
+            ledger=Ledger(self.ledger_url, steps=steps),
+            engine=DockerEngine(self._engine_settings(), steps=steps),
             concurrent_starts=self.concurrent_starts,
+            steps=steps,
         )
 
     def _engine_settings(self) -> dict[str, Any]:

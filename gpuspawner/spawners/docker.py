@@ -10,20 +10,17 @@ import docker
 from docker.errors import NotFound
 from dockerspawner import DockerSpawner
 from jupyterhub.utils import url_path_join
-from traitlets import CaselessStrEnum, Unicode, default
+from traitlets import Bool, CaselessStrEnum, Unicode, default
 
 from gpuspawner.domain.choices import Choice
-from gpuspawner.domain.leases import Evidence, Lease, Source
+from gpuspawner.domain.leases import Lease
 from gpuspawner.domain.reasons import Code, RefusedError, reason
 from gpuspawner.engines.docker import labels
 from gpuspawner.engines.docker.client import (
     Inspected,
-    read_state,
 )
-from gpuspawner.engines.docker.runtime import end_of_absent, newest
 from gpuspawner.engines.docker.settings import Attach, Terms, finish
 from gpuspawner.engines.look import (
-    Absent,
     EngineRefusedError,
     EngineUnknownError,
     Look,
@@ -32,12 +29,13 @@ from gpuspawner.engines.look import (
 )
 from gpuspawner.engines.naming import safe_part
 from gpuspawner.spawners.base import GPUSpawner
+from gpuspawner.spawners.containers import OwnContainers
 from gpuspawner.spawners.waiting import answers, until_it_answers
 
 NAME_TRIES: Final = 8
 
 
-class GPUDockerSpawner(GPUSpawner, DockerSpawner):
+class GPUDockerSpawner(OwnContainers, GPUSpawner, DockerSpawner):
     """Runs each server in a container with a share of a GPU, or without one."""
 
     engine_name = "docker"
@@ -70,12 +68,23 @@ class GPUDockerSpawner(GPUSpawner, DockerSpawner):
         """,
     )
 
+    keeps_docker_names = Bool(
+        False,
+        config=True,
+        help="""
+        Name containers as plain DockerSpawner does, without the hub's id, where the site sets no
+        ``name_template``. `gpuspawner.configure` sets it for a hub that ran DockerSpawner before.
+        """,
+    )
+
     @default("remove")
     def _default_remove(self):
         return True
 
     @default("name_template")
     def _default_name_template(self):
+        if self.keeps_docker_names:
+            return super()._default_name_template()
         if self.name:
             return "{prefix}-{hub_id}-{safe_user}--{safe_server}"
         return "{prefix}-{hub_id}-{safe_user}"
@@ -148,11 +157,14 @@ class GPUDockerSpawner(GPUSpawner, DockerSpawner):
             await self.pull_image(self.image)
             async with site.slot():
                 self._tell(60, self._reader().text("Starting your server"))
+                engine_id = await self._in_lane(site.engine.identity)
                 container = await self.create_object()
                 self.object_id = container["Id"]
                 self.object_name = container["Name"]
                 if lease is not None:
-                    await site.books(lane, site.broker.bind, lease, self.object_id, site.now())
+                    await site.books(
+                        lane, site.broker.bind, lease, self.object_id, site.now(), engine_id
+                    )
                 await self._start_container()
                 if self.post_start_cmd:
                     await self.post_start_exec()
@@ -286,85 +298,6 @@ class GPUDockerSpawner(GPUSpawner, DockerSpawner):
     def _images(self) -> Mapping[str, str]:
         allowed = self._get_allowed_images()
         return _AnyImage() if allowed == "*" else allowed or {}
-
-    # Looking at it, and its end.
-
-    async def get_object(self) -> Inspected | None:
-        """Return this server's container, found by our labels, or None when there is none."""
-        container = await self._in_lane(self._newest)
-        self.object_id = container["Id"] if container else ""
-        if container:
-            self.object_name = container["Name"].lstrip("/")
-        return container
-
-    async def get_url(self) -> str:
-        """Return the server's address as the engine knows it; the database may not (H14)."""
-        try:
-            if await self.get_object() is not None:
-                ip, port = await self.get_ip_and_port()
-                origin = f"{'https' if self.internal_ssl else 'http'}://{ip}:{port}"
-                return origin + self.server.base_url
-        except (EngineUnknownError, EngineRefusedError, NotFound, RuntimeError) as error:
-            self.log.warning("%s: its address is not known now: %s", self._log_name, error)
-        return await super().get_url()
-
-    async def remove_object(self) -> None:
-        """Remove the container and wait until it is gone."""
-        await self._in_lane(self._site.engine.remove, self.object_id)
-
-    async def delete_forever(self) -> None:
-        """Remove a container that was kept after its stop; the home volume stays."""
-        await self._halt(now=True, clear=True)
-
-    async def _look(self) -> Look:
-        container = await self.get_object()
-        if container is None:
-            return Absent(evidence=Evidence(source=Source.NEVER_RAN))
-        return read_state(container)
-
-    async def _halt(self, *, now: bool, clear: bool) -> dict[str, Evidence]:
-        return await self._in_lane(self._end_all, now, clear)
-
-    async def _tidy(self) -> None:
-        await self._in_lane(self._end_all, True, False)
-
-    def _absence(self, lease: Lease) -> Evidence:
-        return end_of_absent(self._site.engine, lease)
-
-    def _newest(self) -> Inspected | None:
-        """Return the container that counts: the known one while it runs, else by our labels."""
-        known = self._site.engine.inspect(self.object_id) if self.object_id else None
-        is_mine = known is not None and labels.is_of(known["Config"]["Labels"], self.key)
-        if known is not None and is_mine and isinstance(read_state(known), Running):
-            return known
-        return newest(self._mine())
-
-    def _mine(self) -> list[Inspected]:
-        return self._site.engine.find(labels.labels_of(self.key, None))
-
-    def _end_all(self, now: bool, clear: bool) -> dict[str, Evidence]:
-        """Stop all containers of this server, read how they ended, remove them. Blocks.
-
-        One that names a device is always removed: started again from outside, it would take a
-        slice that is somebody else's by then.
-        """
-        engine = self._site.engine
-        found: dict[str, Evidence] = {}
-        for container in self._mine():
-            look: Look = read_state(container)
-            if isinstance(look, Running):
-                engine.stop(container["Id"], 0 if now else 10)
-                after = engine.inspect(container["Id"])
-                look = read_state(after) if after else look
-            evidence = evidence_of(look)
-            has_lease = labels.LEASE in (container["Config"]["Labels"] or {})
-            if clear or self.remove or has_lease:
-                engine.remove(container["Id"])
-            elif isinstance(look, Running):
-                raise EngineUnknownError(f"container {container['Id'][:12]} does not stop")
-            if evidence is not None:
-                found[container["Id"]] = evidence
-        return found
 
 
 class _AnyImage(dict[str, str]):

@@ -146,7 +146,7 @@ class GPULocalSpawner(GPUSpawner, SimpleLocalProcessSpawner):
             child = await self._in_lane(self._make, self._command(), self._environment(lease))
             if lease is not None:
                 await site.books(lane, site.broker.bind, lease, child.run_id, site.now())
-            await self._in_lane(child.let_go)
+            await self._in_lane(self._let_go, child)
             self.log.info("%s is process %d", self._log_name, self.pid)
             look = await self._look()
             if not isinstance(look, Running):
@@ -191,17 +191,22 @@ class GPULocalSpawner(GPUSpawner, SimpleLocalProcessSpawner):
         home = Path(self.home_dir)
         make_private(home)
         try:
-            child = self._processes.make(
-                command,
-                environment=environment,
-                folder=home,
-                log=self.log_file,
-                settings=self.popen_kwargs,
-            )
+            with self._site.steps.around("process:make"):
+                child = self._processes.make(
+                    command,
+                    environment=environment,
+                    folder=home,
+                    log=self.log_file,
+                    settings=self.popen_kwargs,
+                )
         except OSError as error:
             raise RefusedError(reason(Code.START_FAILED, detail=str(error)[:500])) from error
         self.pid = child.identity.pid
         return child
+
+    def _let_go(self, child: Child) -> None:
+        with self._site.steps.around("process:let-go"):
+            child.let_go()
 
     async def _answers(self) -> bool:
         path = url_path_join(self.server.base_url, "api")
@@ -248,7 +253,8 @@ class GPULocalSpawner(GPUSpawner, SimpleLocalProcessSpawner):
         await self._in_lane(self._end_all, True)
 
     def _end_all(self, now: bool) -> dict[str, Evidence]:
-        return self._processes.end(self.key, now=now)
+        with self._site.steps.around("process:end"):
+            return self._processes.end(self.key, now=now)
 
     def _absence(self, lease: Lease) -> Evidence:
         evidence = evidence_of(self._runtime.look(lease))

@@ -17,6 +17,7 @@ from gpuspawner.domain.reasons import Code, RefusedError, reason
 from gpuspawner.engines.docker.client import DockerEngine
 from gpuspawner.engines.lanes import Lanes
 from gpuspawner.ledger.store import Ledger
+from gpuspawner.steps import UNWATCHED, Steps
 
 Result = TypeVar("Result")
 
@@ -36,12 +37,14 @@ class Site:
         engine: DockerEngine,
         concurrent_starts: int,
         engine_threads: int = 8,
+        steps: Steps = UNWATCHED,
     ) -> None:
         """Take the parts; nothing is opened or asked yet."""
         self.hub_id = hub_id
         self.policy = policy
         self.broker = Broker(ledger, actor="hub")
         self.engine = engine
+        self.steps = steps
         self.lanes = Lanes(engine_threads, "engine")
         # Pulls have no time limit of their own (docker-py gives them none): they wait for nobody
         # but other pulls.

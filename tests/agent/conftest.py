@@ -8,6 +8,7 @@ import pytest
 
 from gpuspawner.broker.invariants import broken_promises
 from gpuspawner.ledger.store import Ledger
+from tests.agent.agent_world import AgentWorld
 from tests.agent.guard_world import World
 
 
@@ -18,3 +19,11 @@ def guarded(tmp_path: Path) -> Iterator[World]:
         stack.callback(ledger.close)
         yield World(ledger)
         assert broken_promises(ledger) == []
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[AgentWorld]:
+    """An agent that nobody runs yet."""
+    world = AgentWorld(tmp_path)
+    yield world
+    world.ledger.close()

@@ -1,5 +1,6 @@
 """A guard on a real ledger, with engines that are scripts."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -7,6 +8,7 @@ from gpuspawner.agent.guard import Guard
 from gpuspawner.broker.broker import Broker
 from gpuspawner.domain.leases import Evidence, Lease, Source, State
 from gpuspawner.domain.reasons import Code, reason
+from gpuspawner.domain.reconciliation import Found
 from gpuspawner.engines.look import (
     Absent,
     EngineUnknownError,
@@ -32,6 +34,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.looks: dict[str, Look | Exception] = {}
+        self.listed: list[Found] | Exception = []
         self.calls: list[tuple[str, str]] = []
         self.clear_fails: Exception | None = None
         self.clear_does_nothing = False
@@ -49,6 +52,22 @@ class Engine:
             raise self.clear_fails
         if not self.clear_does_nothing:
             self.looks[lease.key.user] = AFTER_CLEAR
+
+
+    def everything(self) -> Sequence[Found]:
+        self.calls.append(("list", ""))
+        if isinstance(self.listed, Exception):
+            raise self.listed
+        return self.listed
+
+    def look_at(self, run_id: str) -> Look | None:
+        raise AssertionError(f"the guard goes by leases, not by {run_id}")
+
+    def clear_run(self, run_id: str) -> None:
+        raise AssertionError(f"the guard clears leases, not {run_id}")
+
+    def identity(self) -> str | None:
+        return "the-engine"
 
 
 class World:
@@ -84,6 +103,6 @@ class World:
         with self.broker.ledger.read() as books:
             return books.of_user("hub", user)[0]
 
-    def round(self, at: datetime | None = None) -> None:
+    def round(self, at: datetime | None = None) -> bool:
         self.now = at or self.now
-        self.guard.round()
+        return self.guard.round()

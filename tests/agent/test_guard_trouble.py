@@ -19,6 +19,7 @@ from tests.agent.guard_world import (
 from tests.builders import after
 
 
+@pytest.mark.proves("P2", "R2", "R3")
 @pytest.mark.parametrize("state", [State.GRANTED, State.RUNNING, State.ENDING])
 def test_unknown_is_not_gone(
     guarded: World, state: State, caplog: pytest.LogCaptureFixture
@@ -49,7 +50,7 @@ def test_a_silent_engine_is_asked_once_a_round_and_silences_no_other(guarded: Wo
     guarded.lease("cho", engine="process")
     guarded.other.looks["cho"] = FINISHED
     guarded.round(after(100))
-    assert guarded.engine.calls == [("look", "ada")]
+    assert guarded.engine.calls == [("list", ""), ("look", "ada")]
     assert guarded.read("cho").state is State.ENDED
     assert {guarded.read(user).state for user in ("ada", "ben")} == {State.RUNNING}
 
@@ -88,6 +89,7 @@ def test_a_clearing_that_fails_ends_nothing_and_is_tried_again(
     assert guarded.read("ada").state is State.ENDED
 
 
+@pytest.mark.proves("P2", "R2")
 def test_a_server_that_is_still_there_after_the_clearing_keeps_its_lease(guarded: World) -> None:
     guarded.lease("ada", State.ENDING)
     guarded.engine.looks["ada"] = RUNNING

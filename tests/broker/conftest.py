@@ -1,6 +1,8 @@
 """A broker over a fresh ledger; after each test all promises are checked."""
 
+import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -27,3 +29,15 @@ def broker(ledger: Ledger) -> Broker:
     made = Broker(ledger, "hub")
     made.publish(sharing_policy(), "hub", T0)
     return made
+
+
+@pytest.fixture
+def make_other_url(
+    request: pytest.FixtureRequest, ledger_url: str, tmp_path: Path
+) -> Callable[[], str]:
+    """Name further empty databases, of the same kind as the test's own."""
+    if ledger_url.startswith("sqlite"):
+        numbers = itertools.count()
+        return lambda: f"sqlite:///{tmp_path}/other{next(numbers)}.sqlite"
+    make: Callable[[], str] = request.getfixturevalue("make_database")
+    return make

@@ -32,11 +32,13 @@ def in_state(broker: Broker, lease: Lease, state: State) -> None:
         broker.end(lease.lease_id, WANTED, NEVER_RAN, after(3))
 
 
+@pytest.mark.proves("P3")
 def test_a_whole_life_with_all_its_times_and_records(broker: Broker, granted: Lease) -> None:
     assert granted.state is State.GRANTED
     assert (granted.requested_at, granted.granted_at) == (after(1), after(1))
     assert granted.start_deadline == after(91)
-    assert (granted.fence, granted.image, granted.run_id) == (1, "base:1", None)
+    assert (granted.image, granted.run_id) == ("base:1", None)
+    assert granted.fence == int(after(1).timestamp()) + 1
     assert [item.slice_id for item in granted.slices] == ["GPU-a"]
     broker.bind(granted, "c0ffee", after(2))
     bound = lease_of(broker, granted)
@@ -107,6 +109,7 @@ def test_evidence_ends_a_lease_in_any_state_that_holds(
     assert held(broker) == {}
 
 
+@pytest.mark.proves("R6")
 @pytest.mark.parametrize("state", [State.RUNNING, State.ENDING, State.ENDED])
 def test_no_container_is_bound_to_a_grant_that_is_over(
     broker: Broker, granted: Lease, state: State
@@ -118,6 +121,7 @@ def test_no_container_is_bound_to_a_grant_that_is_over(
     assert (everything(broker), actions(broker)) == before
 
 
+@pytest.mark.proves("R6")
 @pytest.mark.parametrize("state", [State.ENDING, State.ENDED])
 def test_no_server_runs_for_a_grant_that_is_over(
     broker: Broker, granted: Lease, state: State
@@ -129,6 +133,7 @@ def test_no_server_runs_for_a_grant_that_is_over(
     assert (everything(broker), actions(broker)) == before
 
 
+@pytest.mark.proves("R6")
 def test_a_grant_is_told_by_its_fence(broker: Broker, granted: Lease) -> None:
     older = replace(granted, fence=0)
     with pytest.raises(StaleGrantError, match="with fence 0"):
@@ -165,6 +170,7 @@ def test_only_a_start_is_detached(broker: Broker, granted: Lease, state: State) 
     assert (everything(broker), actions(broker)) == before
 
 
+@pytest.mark.proves("R5")
 def test_what_has_ended_stays_as_it_is(broker: Broker, granted: Lease) -> None:
     in_state(broker, granted, State.ENDED)
     before = everything(broker), actions(broker)
@@ -193,6 +199,7 @@ def test_seen_alive_is_noted_for_who_holds(broker: Broker, granted: Lease) -> No
     assert lease_of(broker, waiting).last_seen_at is None
 
 
+@pytest.mark.proves("R6")
 def test_fences_only_grow(broker: Broker, granted: Lease) -> None:
     fences = [granted.fence]
     lease = granted
@@ -200,7 +207,8 @@ def test_fences_only_grow(broker: Broker, granted: Lease) -> None:
         broker.end(lease.lease_id, WANTED, NEVER_RAN, after(10 + number))
         lease = broker.request(claim("ada"), after(10 + number))
         fences.append(lease.fence)
-    assert fences == [1, 2, 3, 4]
+    first = int(after(1).timestamp()) + 1  # above the second of the grant, and of all before
+    assert fences == [first, *(int(after(10 + n).timestamp()) + 1 for n in range(3))]
 
 
 Step = Callable[[Broker, Lease], object]
@@ -220,6 +228,7 @@ STEPS: dict[str, Step] = {
 }
 
 
+@pytest.mark.proves("R5")
 @pytest.mark.parametrize("times", [2, 3])
 @pytest.mark.parametrize("name", STEPS)
 def test_a_call_repeated_changes_nothing_more(

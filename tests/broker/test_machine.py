@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -30,6 +31,8 @@ from tests.builders import (
     mig_device,
     sharing_policy,
 )
+
+pytestmark = pytest.mark.proves("P1", "P3", "R5")
 
 LAB = (device("a"), device("b"), device("c"), mig_device("m", 5, 5, 10))
 UUIDS = tuple(str(item.uuid) for item in LAB)

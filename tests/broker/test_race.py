@@ -40,6 +40,7 @@ def run_race(url: str, rounds: int, pick: Pick) -> list[list[str]]:
     return [list(outcomes) for outcomes in zip(*threads, strict=True)]
 
 
+@pytest.mark.proves("P1", "P3", "R1")
 @pytest.mark.timeout(300)
 def test_one_gpu_and_twenty_at_once_two_hundred_times(broker: Broker, ledger_url: str) -> None:
     broker.observe(inventory(device("a")), T0)
@@ -60,18 +61,21 @@ def test_one_person_with_many_servers_gets_the_one_gpu_once(
         assert sorted(outcomes) == ["all-in-use"] * 19 + ["granted"]
 
 
+@pytest.mark.proves("R1", "R5")
 def test_one_server_gets_one_lease_though_more_is_free(broker: Broker, ledger_url: str) -> None:
     broker.observe(inventory(*(device(name) for name in "abcd")), T0)
     for outcomes in run_race(ledger_url, 20, same_server):
         assert sorted(outcomes) == ["granted"] + ["server-holds"] * 19
 
 
+@pytest.mark.proves("R1")
 def test_a_few_gpus_are_all_used_and_none_twice(broker: Broker, ledger_url: str) -> None:
     broker.observe(inventory(*(device(name) for name in "abcdefg")), T0)
     for outcomes in run_race(ledger_url, 20, own_server):
         assert sorted(outcomes) == ["all-in-use"] * 13 + ["granted"] * 7
 
 
+@pytest.mark.proves("P3", "R1")
 def test_processes_that_are_killed_leave_whole_books(
     broker: Broker, ledger_url: str, open_ledger: Callable[..., Ledger]
 ) -> None:

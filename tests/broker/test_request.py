@@ -39,6 +39,7 @@ from tests.builders import (
 )
 
 
+@pytest.mark.proves("P3", "P6")
 def test_a_refusal_is_a_lease_that_ended_at_once(broker: Broker) -> None:
     broker.observe(inventory(device("a")), T0)
     broker.request(claim("ada"), T0)

@@ -79,6 +79,7 @@ def test_who_may_not_wait_does_not_overtake_either(lab: Broker) -> None:
     assert (why.code, why.values["unavailable"], why.values["in_use"]) == (Code.ALL_IN_USE, 1, 0)
 
 
+@pytest.mark.proves("P2", "R2")
 def test_asking_for_an_end_gives_nothing_away(lab: Broker) -> None:
     lab.want_end(of(lab, "ada").lease_id, WANTED, after(5))
     lab.settle(after(6))
@@ -114,6 +115,7 @@ def test_an_equal_policy_is_not_published_again(broker: Broker) -> None:
     assert actions(broker) == before == ["publish"]
 
 
+@pytest.mark.proves("P2", "P5")
 def test_unknown_is_not_gone(lab: Broker) -> None:
     ada = of(lab, "ada")
     lab.observe(inventory(trouble="no driver"), after(60))

@@ -25,6 +25,7 @@ USUAL: dict[str, Any] = {
     "image": "lab/torch:1",
     "detail": "manifest unknown",
     "seconds": 600,
+    "minutes": 10,
     "exit_code": 137,
     "log": "first line\nlast line",
     "actor": "root",
@@ -32,7 +33,8 @@ USUAL: dict[str, Any] = {
 }
 
 SINGLE: dict[str, Any] = {
-    **USUAL, "devices": 1, "total": 1, "in_use": 1, "unavailable": 0, "seconds": 1, "exit_code": 0,
+    **USUAL, "devices": 1, "total": 1, "in_use": 1, "unavailable": 0, "seconds": 1, "minutes": 1,
+    "exit_code": 0,
 }  # fmt: skip
 
 BROKEN: dict[str, Any] = {

@@ -26,6 +26,7 @@ def test_every_code_has_sentences_and_a_short_form() -> None:
     assert set(SENTENCES) == set(Code) == set(SHORT)
 
 
+@pytest.mark.proves("P6")
 @pytest.mark.parametrize("code", Code)
 def test_sentences_use_exactly_the_values_of_their_code(code: Code) -> None:
     lines = [line for part in SENTENCES[code] for line in part]
@@ -56,6 +57,7 @@ def test_every_edge_is_said_without_a_placeholder(words: Catalogue, edge: str, c
         assert "[" not in told
 
 
+@pytest.mark.proves("P6")
 @BOTH
 @pytest.mark.parametrize("code", Code)
 def test_numbers_and_names_are_all_said(words: Catalogue, code: Code) -> None:

@@ -39,6 +39,7 @@ def test_exactly_the_texts_in_use_are_translated(wanted: Catalog, chinese: Catal
     assert not chinese.obsolete
 
 
+@pytest.mark.proves("P6")
 def test_every_translation_is_there_and_has_the_same_placeholders(chinese: Catalog) -> None:
     for ids, message in entries(chinese).items():
         translated = forms(message.string or "")

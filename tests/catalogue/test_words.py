@@ -114,6 +114,7 @@ def test_availability(counted: Availability, english: str, chinese: str) -> None
     assert EN.availability(counted, CPU_ONLY) == "always free"
 
 
+@pytest.mark.proves("P5")
 @pytest.mark.parametrize("words", [EN, ZH])
 def test_unknown_is_a_dash_and_never_zero(words: Catalogue) -> None:
     assert words.memory(None) == words.number(None) == words.time(None) == "—"

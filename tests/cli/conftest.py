@@ -10,9 +10,10 @@ import pytest
 
 from gpuspawner.broker.broker import Broker
 from gpuspawner.broker.invariants import broken_promises
-from gpuspawner.cli import cordon, leases, status
+from gpuspawner.cli import cordon, end, leases, status
 from gpuspawner.cli.main import main
 from gpuspawner.domain.devices import Load, Trouble, Unavailable
+from gpuspawner.domain.reconciliation import EngineState
 from gpuspawner.ledger.store import Ledger
 from tests.builders import T0, after, device, inventory, mig_device, sharing_policy
 
@@ -33,9 +34,8 @@ def run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("GPUSPAWNER_LEDGER_URL", raising=False)
-    for module in (status, cordon):
+    for module in (status, cordon, leases, end):
         monkeypatch.setattr(module, "now", lambda: after(10))
-    assert not hasattr(leases, "now")
 
     def call(*arguments: str) -> Ran:
         capsys.readouterr()
@@ -75,4 +75,5 @@ def broker(ledger: Ledger) -> Broker:
         ),
         T0,
     )
+    broker.note_engine(EngineState(host_id="lab", engine="docker", answered_at=after(9)))
     return broker

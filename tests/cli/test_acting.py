@@ -58,8 +58,8 @@ def test_one_instance_is_cordoned_and_its_neighbour_is_not(run: Run, broker: Bro
         ("MIG-cc44-0", True), ("MIG-cc44-1", False),
     ]  # fmt: skip
     lines = run("status").out.splitlines()
-    assert lines[-3].split()[-1] == "cordoned"
-    assert lines[-2].split()[-1] == "free"
+    assert lines[-2].split()[-1] == "cordoned"
+    assert lines[-1].split()[-1] == "free"
     run("uncordon", "MIG-cc44-0")
     assert broker.request(claim("ada", SMALL_MIG), T0).slices[0].uuid == "MIG-cc44-0"
 

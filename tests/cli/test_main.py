@@ -13,14 +13,18 @@ from gpuspawner.broker.broker import Broker
 from gpuspawner.ledger.store import Ledger
 from tests.builders import T0, sharing_policy
 from tests.cli.conftest import Ran
-from tests.doubles.docker_proxy import DockerProxy
+from tests.doubles.fault_proxy import FaultProxy
 from tests.rig.engine import OwnedEngine
 
 Run = Callable[..., Ran]
-READING = (["status"], ["leases"], ["cordon", "GPU-a"], ["uncordon", "GPU-a"], ["images", "pull"])
+READING = (
+    ["status"], ["leases"], ["cordon", "GPU-a"], ["uncordon", "GPU-a"], ["images", "pull"],
+    ["end", "1", "--force", "--note", "x", "--yes"],
+)  # fmt: skip
 VERBS = {
     ("status",): "--json", ("leases",): "--all", ("cordon",): "--note", ("uncordon",): "target",
     ("images",): "pull", ("images", "pull"): "--even-if-present", ("agent",): "--simulate",
+    ("end",): "--force",
 }  # fmt: skip
 
 
@@ -34,7 +38,7 @@ def test_each_verb_has_help(run: Run, verb: tuple[str, ...]) -> None:
 
 def test_the_command_has_help_for_all_verbs(run: Run) -> None:
     out = run("--help").out
-    for verb in ("status", "leases", "cordon", "uncordon", "images", "agent", "service"):
+    for verb in ("status", "leases", "cordon", "uncordon", "end", "images", "agent", "service"):
         assert f"\n    {verb} " in out
     assert run("--version") == Ran(0, f"{__version__}\n", "")
 
@@ -142,7 +146,7 @@ def test_an_engine_that_is_away_is_said(run: Run, monkeypatch: pytest.MonkeyPatc
 def test_a_pull_tells_of_its_progress(
     run: Run, engine: OwnedEngine, stub_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with DockerProxy(engine.url) as proxy:
+    with FaultProxy(engine.url) as proxy:
         monkeypatch.setenv("DOCKER_HOST", proxy.url)
         with proxy.during("POST", "/images/create", status=200, body={"status": "Pulling"}):
             ran = run("images", "pull", stub_image, "--even-if-present")

@@ -45,7 +45,6 @@ DEVICE             UUID / UNIT  MEMORY  BUSY  STATE
 #3 A100-SXM4-40GB  GPU-cc44     40 GiB  —
    1g.5gb          MIG-cc44-0   5 GiB         ben
    2g.10gb         MIG-cc44-1   10 GiB        free
-
 """
 
 
@@ -74,9 +73,10 @@ def test_status_for_scripts(run: Run, four: list[Lease]) -> None:
     assert (devices[3]["used_mib"], devices[3]["busy_percent"]) == (None, None)
     assert devices[3]["slices"] == [
         {"unit": "MIG-cc44-0", "profile": "1g.5gb", "memory_mib": 5120, "cordoned": False,
-         "lease_id": four[1].lease_id, "holder": "ben"},
+         "lease_id": four[1].lease_id, "holder": "ben", "unknown_since": None,
+         "unknown_why": None},
         {"unit": "MIG-cc44-1", "profile": "2g.10gb", "memory_mib": 10240, "cordoned": False,
-         "lease_id": None, "holder": None},
+         "lease_id": None, "holder": None, "unknown_since": None, "unknown_why": None},
     ]  # fmt: skip
     assert devices[0]["slices"][0]["holder"] == "cho/lab"
 
@@ -98,7 +98,9 @@ def test_status_without_an_agent(run: Run, ledger: Any) -> None:
     Broker(ledger, "hub").settle(T0)
     ran = run("status")
     assert ran.out == "No agent has reported a host yet. Is `gpuspawner agent` running?\n"
-    assert json.loads(run("status", "--json").out) == {"hosts": [], "living_leases": 0}
+    assert json.loads(run("status", "--json").out) == {
+        "hosts": [], "engines": [], "strays": [], "living_leases": 0,
+    }  # fmt: skip
 
 
 HEAD = "LEASE  SERVER    PROFILE    STATE    SINCE (UTC)          SLICES            REASON\n"
@@ -139,7 +141,8 @@ def test_leases_for_scripts(run: Run, four: list[Lease]) -> None:
     ended = listed[-1]
     assert ended == {
         "lease_id": four[0].lease_id, "hub_id": "hub", "user": "ada", "server": "",
-        "profile": "whole", "state": "ended", "slices": [four[0].slices[0].slice_id],
+        "profile": "whole", "state": "ended", "unknown_since": None, "unknown_why": None,
+        "slices": [four[0].slices[0].slice_id],
         "requested_at": "2026-09-01T08:00:00+00:00", "granted_at": "2026-09-01T08:00:00+00:00",
         "running_at": "2026-09-01T08:00:02+00:00", "ended_at": "2026-09-01T08:00:03+00:00",
         "finished_at": "2026-09-01T09:00:00+00:00", "finished_source": "engine",

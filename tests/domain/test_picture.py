@@ -129,7 +129,30 @@ def test_trouble_makes_what_is_free_unavailable_and_leaves_what_is_held(trouble)
     hold = share_hold(1, "GPU-a", 0, 4096, "ml101")
     (item,) = picture(device("a", unavailable=broken), leases=[lease(1, "ada", hold)], holds=[hold])
     assert shown(item) == ["own", "unavailable"]
-    assert item.unavailable == broken
+    assert item.unavailable is not None
+    assert item.unavailable.trouble is trouble
+    assert item.unavailable.detail == ("" if trouble is Trouble.FOREIGN else "fan")
+
+
+@pytest.mark.parametrize(("viewer", "named"), [(ADA, False), (ADMIN, True)])
+def test_what_uses_a_device_without_a_lease_is_named_to_admins_only(viewer, named):
+    foreign = {("lab", "GPU-a"): "jupyter-ben", ("tower", "*"): "ben-trains"}
+    hosts = [
+        inventory(device("a"), device("b", index=1), mig_device("m", 5, index=2)),
+        inventory(mig_device("t", 5, 10), host_id="tower"),
+    ]
+    pool = Pool(sharing_policy(), hosts, now=T0, foreign=foreign)
+    items = {item.device.uuid: item for item in draw(pool, [], viewer)}
+    assert items["GPU-b"].unavailable is None
+    assert items["GPU-m"].unavailable is None
+    for uuid, name, parts in (("GPU-a", "jupyter-ben", 1), ("GPU-t", "ben-trains", 2)):
+        told = [items[uuid].unavailable, *(part.unavailable for part in items[uuid].slices)]
+        assert len(told) == parts + 1
+        for each in told:
+            assert each is not None
+            assert each.trouble is Trouble.FOREIGN
+            assert each.detail == (name if named else "")
+    assert named or "ben" not in repr(items)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ def test_spread_counts_people_where_least_loaded_counts_memory() -> None:
     assert taken(least, ML_SHARE) == ["GPU-two/share-2"]
 
 
+@pytest.mark.proves("P5")
 @pytest.mark.parametrize("policy", PlacementPolicy)
 @pytest.mark.parametrize(
     "unknown",
@@ -197,6 +198,7 @@ def test_headroom_is_never_handed_out() -> None:
     assert availability(pool, ML_SHARE) == Availability(free=1, total=1)  # 2 x 4096 is too much
 
 
+@pytest.mark.proves("P7")
 def test_shares_of_a_real_device_wait_for_a_cap_that_holds() -> None:
     pool = Pool(sharing_policy(), [inventory(device("a"), simulated=False)], now=T0)
     assert taken(pool, ML_SHARE) is None
@@ -209,6 +211,7 @@ def test_shares_of_a_real_device_wait_for_a_cap_that_holds() -> None:
     }
 
 
+@pytest.mark.proves("P7")
 def test_a_silent_host_gives_no_share_and_is_named_with_the_time() -> None:
     hosts = [inventory(device("a"), observed_at=after(-61))]
     pool = Pool(sharing_policy(), hosts, now=T0)

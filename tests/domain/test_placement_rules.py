@@ -4,6 +4,7 @@ from collections import defaultdict
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -82,6 +83,7 @@ def check_slice(pool: Pool, profile: Profile, item: Slice) -> None:
         assert promised + profile.memory_mib <= device.memory_mib - pooled.rule.headroom_mib
 
 
+@pytest.mark.proves("P1")
 @given(used_pools(), strategies.placed_profiles())
 def test_every_chosen_slice_is_free_fits_and_may_be_handed_out(
     used: tuple[Site, list[Hold]], profile: Profile
@@ -97,6 +99,7 @@ def test_every_chosen_slice_is_free_fits_and_may_be_handed_out(
         check_slice(pool, profile, item)
 
 
+@pytest.mark.proves("P1")
 @given(sites(), st.lists(strategies.placed_profiles(), max_size=12))
 def test_no_unit_is_ever_held_twice_and_modes_and_groups_never_mix(
     site: Site, profiles: list[Profile]
@@ -116,6 +119,7 @@ def test_no_unit_is_ever_held_twice_and_modes_and_groups_never_mix(
         assert sum(hold.slice.mode is Mode.WHOLE for hold in holds) <= 1
 
 
+@pytest.mark.proves("P8")
 @given(used_pools(), strategies.placed_profiles())
 def test_free_is_how_often_it_can_be_granted_before_nothing_is_left(
     used: tuple[Site, list[Hold]], profile: Profile
@@ -196,6 +200,7 @@ def test_a_whole_device_is_the_best_of_the_free_ones_by_the_sites_measure(
             assert (more <= 0) if packs else (more >= 0)
 
 
+@pytest.mark.proves("P6", "P8")
 @given(
     used_pools(),
     strategies.placed_profiles(),

@@ -160,6 +160,7 @@ def test_holds_are_counted_where_their_device_is_and_vanished_ones_take_no_room(
     assert set(pool.devices) == {"GPU-a", "GPU-b"}
 
 
+@pytest.mark.proves("P5")
 def test_capacity_is_unknown_with_the_memory_and_never_below_zero() -> None:
     hosts = [inventory(device("a", memory_mib=None), device("b", memory_mib=100))]
     pool = Pool(sharing_policy(), hosts, now=T0)

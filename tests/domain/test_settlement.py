@@ -1,5 +1,6 @@
 """Settlement: in order, nothing twice, refusals only for those who may not wait."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,10 +92,13 @@ def naive(pool: Pool, queue: list[Waiter]) -> list[Grant | Refusal]:
         group = waiter.profile.share_group
         for item in slices:
             pool.add(Hold(lease_id=waiter.lease_id, slice=item, group=group))
-        decisions.append(Grant(lease_id=waiter.lease_id, slices=slices, group=group))
+        seconds = waiter.start_seconds
+        number = waiter.lease_id
+        decisions.append(Grant(lease_id=number, slices=slices, group=group, start_seconds=seconds))
     return decisions
 
 
+@pytest.mark.proves("P8")
 @given(sites(), queues())
 def test_the_shortcut_decides_as_looking_afresh_for_everybody_does(
     site: Site, queue: list[Waiter]

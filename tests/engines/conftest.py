@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpuspawner.engines.docker.client import DockerEngine
-from tests.doubles.docker_proxy import DockerProxy
+from tests.doubles.fault_proxy import FaultProxy
 from tests.rig.engine import OwnedEngine
 
 
 @pytest.fixture
-def proxy(engine: OwnedEngine) -> Iterator[DockerProxy]:
+def proxy(engine: OwnedEngine) -> Iterator[FaultProxy]:
     """The way to the engine on which things go wrong."""
-    with DockerProxy(engine.url) as proxy:
+    with FaultProxy(engine.url) as proxy:
         yield proxy
 
 

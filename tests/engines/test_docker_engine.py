@@ -105,6 +105,7 @@ def test_a_stop_of_one_that_ignores_sigterm_kills_it_after_the_grace(
     docker_engine.remove(made)
 
 
+@pytest.mark.proves("R5")
 def test_a_removal_by_several_at_once_is_over_for_each_of_them(
     docker_engine: DockerEngine, make: Callable[..., str]
 ) -> None:

@@ -13,7 +13,7 @@ from gpuspawner.engines.docker.client import DockerEngine
 from gpuspawner.engines.docker.runtime import DockerRuntime
 from gpuspawner.engines.lanes import Lanes
 from gpuspawner.engines.look import EngineRefusedError, EngineUnknownError
-from tests.doubles.docker_proxy import DockerProxy
+from tests.doubles.fault_proxy import FaultProxy
 from tests.engines.test_docker_engine import lease
 from tests.rig.engine import OwnedEngine
 from tests.rig.processes import free_port
@@ -25,7 +25,7 @@ LIST = r"/containers/json"
 
 
 @pytest.fixture
-def docker_engine(proxy: DockerProxy, open_engine: Callable[..., DockerEngine]) -> DockerEngine:
+def docker_engine(proxy: FaultProxy, open_engine: Callable[..., DockerEngine]) -> DockerEngine:
     """Our client, through the proxy."""
     return open_engine(proxy.url)
 
@@ -38,9 +38,10 @@ def made(docker_engine: DockerEngine, stub_image: str) -> str:
     return container
 
 
+@pytest.mark.proves("P2", "R3")
 @pytest.mark.parametrize("status", [500, 502, 503])
 def test_trouble_of_the_engine_is_not_gone(
-    docker_engine: DockerEngine, proxy: DockerProxy, made: str, status: int
+    docker_engine: DockerEngine, proxy: FaultProxy, made: str, status: int
 ) -> None:
     with proxy.during("GET", INSPECT, status=status), pytest.raises(EngineUnknownError) as error:
         docker_engine.inspect(made)
@@ -51,21 +52,22 @@ def test_trouble_of_the_engine_is_not_gone(
 
 @pytest.mark.parametrize("status", [400, 403, 409])
 def test_a_refusal_is_told_apart(
-    docker_engine: DockerEngine, proxy: DockerProxy, made: str, status: int
+    docker_engine: DockerEngine, proxy: FaultProxy, made: str, status: int
 ) -> None:
     with proxy.during("GET", INSPECT, status=status), pytest.raises(EngineRefusedError) as error:
         docker_engine.inspect(made)
     assert error.value.status == status
 
 
-def test_only_a_404_is_gone(docker_engine: DockerEngine, proxy: DockerProxy, made: str) -> None:
+def test_only_a_404_is_gone(docker_engine: DockerEngine, proxy: FaultProxy, made: str) -> None:
     with proxy.during("GET", INSPECT, status=404):
         assert docker_engine.inspect(made) is None
 
 
+@pytest.mark.proves("R3")
 @pytest.mark.parametrize("fault", [{"cut": 20}, {"cut": 0}, {"lose": True}])
 def test_half_an_answer_is_none(
-    docker_engine: DockerEngine, proxy: DockerProxy, made: str, fault: dict[str, object]
+    docker_engine: DockerEngine, proxy: FaultProxy, made: str, fault: dict[str, object]
 ) -> None:
     with proxy.during("GET", INSPECT, **fault), pytest.raises(EngineUnknownError) as error:
         docker_engine.inspect(made)
@@ -78,7 +80,7 @@ def test_half_an_answer_is_none(
 
 
 def test_a_hanging_engine_costs_one_time_limit(
-    proxy: DockerProxy, made: str, open_engine: Callable[..., DockerEngine]
+    proxy: FaultProxy, made: str, open_engine: Callable[..., DockerEngine]
 ) -> None:
     hurried = open_engine(proxy.url, timeout=1)
     assert hurried.inspect(made) is not None
@@ -92,7 +94,7 @@ def test_a_hanging_engine_costs_one_time_limit(
 
 
 def test_many_callers_of_a_hanging_engine_do_not_wait_for_each_other(
-    proxy: DockerProxy, open_engine: Callable[..., DockerEngine]
+    proxy: FaultProxy, open_engine: Callable[..., DockerEngine]
 ) -> None:
     """Nobody has asked for the version yet, and eight threads want to."""
     hurried = open_engine(proxy.url, timeout=1)
@@ -117,6 +119,7 @@ def test_many_callers_of_a_hanging_engine_do_not_wait_for_each_other(
     assert hurried.inspect("x") is None
 
 
+@pytest.mark.proves("R3")
 def test_an_engine_that_is_not_there(open_engine: Callable[..., DockerEngine]) -> None:
     nowhere = open_engine(f"tcp://127.0.0.1:{free_port()}")
     for call in (
@@ -144,7 +147,7 @@ def test_an_engine_that_comes_back_is_found_again(
 
 
 def test_a_removal_that_another_one_does_is_waited_for(
-    docker_engine: DockerEngine, proxy: DockerProxy, made: str
+    docker_engine: DockerEngine, proxy: FaultProxy, made: str
 ) -> None:
     """The engine says 409; the container is there until the other removal is over."""
     gone = threading.Event()
@@ -167,7 +170,7 @@ def test_a_removal_that_another_one_does_is_waited_for(
 
 
 def test_a_removal_that_fails_at_the_engine_is_not_gone(
-    docker_engine: DockerEngine, proxy: DockerProxy, made: str
+    docker_engine: DockerEngine, proxy: FaultProxy, made: str
 ) -> None:
     busy = {"StatusCode": 0, "Error": {"Message": "device or resource busy"}}
     with (
@@ -178,8 +181,9 @@ def test_a_removal_that_fails_at_the_engine_is_not_gone(
         docker_engine.remove(made)
 
 
+@pytest.mark.proves("R3", "R5")
 def test_a_removal_whose_answer_is_lost_is_unknown(
-    docker_engine: DockerEngine, proxy: DockerProxy, made: str
+    docker_engine: DockerEngine, proxy: FaultProxy, made: str
 ) -> None:
     with proxy.during("DELETE", made, lose=True), pytest.raises(EngineUnknownError):
         docker_engine.remove(made)
@@ -189,7 +193,7 @@ def test_a_removal_whose_answer_is_lost_is_unknown(
 
 @pytest.mark.parametrize("status", [403, 404, 500])
 def test_where_the_event_log_is_refused_last_seen_stands_in(
-    docker_engine: DockerEngine, proxy: DockerProxy, made: str, status: int
+    docker_engine: DockerEngine, proxy: FaultProxy, made: str, status: int
 ) -> None:
     """As a filter before the engine's socket does."""
     since, seen = datetime.now(UTC) - timedelta(minutes=1), datetime.now(UTC)
@@ -201,7 +205,7 @@ def test_where_the_event_log_is_refused_last_seen_stands_in(
 @pytest.mark.parametrize("fault", [{"cut": 10}, {"lose": True}, {"hang": True}])
 def test_where_the_event_log_does_not_answer_it_is_asked_again(
     docker_engine: DockerEngine,
-    proxy: DockerProxy,
+    proxy: FaultProxy,
     open_engine: Callable[..., DockerEngine],
     made: str,
     fault: dict[str, object],
@@ -215,8 +219,9 @@ def test_where_the_event_log_does_not_answer_it_is_asked_again(
     assert docker_engine.end_of_absent(made, since, None).source is Source.EVENTS
 
 
+@pytest.mark.proves("R14")
 async def test_one_slow_call_delays_no_other_servers_call(
-    docker_engine: DockerEngine, proxy: DockerProxy, made: str
+    docker_engine: DockerEngine, proxy: FaultProxy, made: str
 ) -> None:
     """Three creates that hang leave the others their threads and connections (H8)."""
     lanes = Lanes(8)

@@ -1,6 +1,7 @@
 """Golden tests of the one request that matters: what the engine is asked to create (H13)."""
 
 import copy
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -89,6 +90,7 @@ async def _later(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+@pytest.mark.proves("P4", "P9")
 @pytest.mark.parametrize("site", SITES)
 async def test_a_cpu_server_is_upstreams_request_but_for_what_we_promise(site: str) -> None:
     settings = {"name_template": "{prefix}-{username}", **SITES[site]}
@@ -178,6 +180,7 @@ GRANTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.proves("P4", "P9")
 @pytest.mark.parametrize(("lease", "attach", "request_", "told"), GRANTS)
 async def test_a_gpu_server_differs_from_a_cpu_server_by_its_lease_only(
     lease: Lease, attach: str, request_: dict[str, Any] | None, told: dict[str, str]
@@ -191,6 +194,11 @@ async def test_a_gpu_server_differs_from_a_cpu_server_by_its_lease_only(
         "org.gpuspawner.lease": "7", "org.gpuspawner.fence": "3",
         "org.gpuspawner.slices": ",".join(item.slice_id for item in lease.slices),
     }  # fmt: skip
+    grant = json.loads(gpu["labels"].pop("org.gpuspawner.grant"))
+    assert (grant["profile"]["name"], grant["image"]) == (lease.profile.name, lease.image)
+    assert [(item["device_uuid"], item["unit"]) for item in grant["slices"]] == [
+        (item.device_uuid, item.unit) for item in lease.slices
+    ]
     cpu["environment"] |= {
         "NVIDIA_VISIBLE_DEVICES": told["GPU_UUIDS"],
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility", **told,
@@ -215,6 +223,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.proves("P4")
 @pytest.mark.parametrize(("host", "with_gpu", "setting"), REFUSED)
 async def test_settings_that_contradict_a_lease_are_refused(
     host: dict[str, Any], with_gpu: bool, setting: str

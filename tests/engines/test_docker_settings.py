@@ -38,6 +38,7 @@ def finished(terms: Terms, **request: Any) -> dict[str, Any]:
     return finish({"image": "x", "name": "n", **request}, terms)
 
 
+@pytest.mark.proves("P4")
 @given(environments, st.sampled_from(((), (WHOLE,), (SHARE,), (WHOLE, SHARE))))
 def test_no_site_environment_says_which_gpus(environment: Any, slices: Any) -> None:
     result = finished(Terms(labels=OURS, slices=slices), environment=environment)

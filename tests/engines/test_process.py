@@ -30,7 +30,7 @@ def make_child(tmp_path):
 def test_clear_ends_the_server_and_all_that_it_started(make_child, tmp_path):
     lease = lease_of()
     child, kernels = busy(make_child, tmp_path, lease=lease)
-    other = running(make_child, "sleep", "60", lease=lease_of("ben", 71))
+    other = running(make_child, "sleep", "60", lease=lease_of("ben", 71, fence=4))
     sight = ProcessRuntime()
     sight.clear(lease_of(run_id=child.run_id))
     assert not any(map(alive, kernels))
@@ -99,7 +99,8 @@ def test_a_process_that_may_not_be_looked_into_is_taken_for_running(make_child):
 
 def test_a_server_of_an_earlier_hub_is_found_by_its_marks_and_its_end_is_seen(make_child):
     child = running(make_child, "sleep", "60")
-    wait_for("the server", lambda: isinstance(ProcessRuntime().look_at(child.identity), Running))
+    sight = ProcessRuntime()
+    wait_for("the server", lambda: isinstance(sight.look_at_process(child.identity), Running))
     for told in (child.run_id, "", "something else"):
         later = ServerProcesses(ProcessRuntime())
         later.take_up(told)

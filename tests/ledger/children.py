@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+from gpuspawner.domain.leases import State
 from gpuspawner.ledger.store import Ledger, LedgerAwayError
 from tests.builders import T0, claim
 
@@ -122,3 +123,27 @@ def write_on_a_full_disk(pipe: Connection, url: str, limit: int) -> None:
     except Exception as error:  # noqa: BLE001 - the test tells what it was
         pipe.send((written, repr(error)))
     ledger.close()
+
+
+def write_leases(pipe: Connection, url: str, users: list[str]) -> None:
+    """Write a lease for each person, one transaction each."""
+    ledger = Ledger(url)
+    for user in users:
+        with ledger.write() as books:
+            books.add_lease(claim(user), T0)
+    ledger.close()
+    pipe.send("written")
+
+
+def hold_open(pipe: Connection, url: str) -> None:
+    """Write a lease and keep the ledger open until told."""
+    ledger = Ledger(url)
+    with ledger.write() as books:
+        books.add_lease(claim("kept"), T0)
+    pipe.send("open")
+    pipe.recv()
+    with ledger.write() as books:
+        books.change_lease(books.living()[-1].lease_id, State.WAITING, State.ENDED,
+                           ended_at=T0)  # fmt: skip
+    ledger.close()
+    pipe.send("closed")

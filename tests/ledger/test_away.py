@@ -30,6 +30,7 @@ def made(url: str) -> str:
     return url
 
 
+@pytest.mark.proves("R13")
 def test_locked_by_another_process_for_longer_than_we_wait(
     ledger_url: str, open_ledger: Opener
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes
     assert file.read_bytes() == content
 
 
+@pytest.mark.proves("R13")
 def test_a_file_that_may_not_be_written(tmp_path: Path, sqlite_url: str) -> None:
     open_the_way_to(tmp_path)
     made(sqlite_url)
@@ -123,6 +125,7 @@ def open_the_way_to(folder: Path) -> None:
         folder.chmod(0o555)
 
 
+@pytest.mark.proves("P3", "R13")
 def test_a_full_disk_takes_whole_transactions_only(sqlite_url: str, open_ledger: Opener) -> None:
     with child(write_on_a_full_disk, sqlite_url, 300_000) as pipe:
         written, how = heard(pipe)
@@ -132,6 +135,7 @@ def test_a_full_disk_takes_whole_transactions_only(sqlite_url: str, open_ledger:
         assert written % 5 == 0
 
 
+@pytest.mark.proves("R13")
 @pytest.mark.postgresql
 def test_a_stopped_server_and_its_return(open_ledger: Opener) -> None:
     with PostgresServer() as server:

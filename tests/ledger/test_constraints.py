@@ -48,6 +48,7 @@ def occupied(uuid: str, mode: Mode) -> Any:
     return insert(tables.occupied_devices).values(device_uuid=uuid, mode=mode)
 
 
+@pytest.mark.proves("P1", "R1")
 def test_a_whole_device_is_not_held_twice(ledger: Ledger, two: tuple[int, int]) -> None:
     said = refused(
         ledger, occupied("GPU-a", Mode.WHOLE), hold_row(hold_of(two[0], "GPU-a")),
@@ -56,6 +57,7 @@ def test_a_whole_device_is_not_held_twice(ledger: Ledger, two: tuple[int, int]) 
     assert "unique" in said
 
 
+@pytest.mark.proves("P1", "R1")
 @pytest.mark.parametrize(
     ("mode", "unit"), [(Mode.INSTANCE, "MIG-1"), (Mode.TIME_SLICED, "share-0")]
 )
@@ -76,6 +78,7 @@ def test_the_same_ordinal_of_two_devices_is_two_things(
         assert len(books.holds()) == 2
 
 
+@pytest.mark.proves("P1", "R1")
 @pytest.mark.parametrize("first", [Mode.WHOLE, Mode.TIME_SLICED, Mode.INSTANCE])
 @pytest.mark.parametrize("second", [Mode.WHOLE, Mode.TIME_SLICED, Mode.INSTANCE])
 def test_a_device_has_one_mode(
@@ -151,6 +154,7 @@ def test_who_holds_has_a_fence(ledger: Ledger, two: tuple[int, int], state: Stat
     assert "ck_leases_" in refused(ledger, change.values(state=state, granted_at=T0))
 
 
+@pytest.mark.proves("R6")
 def test_no_two_grants_have_one_fence(ledger: Ledger, two: tuple[int, int]) -> None:
     changes = [
         update(tables.leases)

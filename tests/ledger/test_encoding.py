@@ -13,16 +13,14 @@ from gpuspawner.domain.leases import Claim, ServerKey, Source, State
 from gpuspawner.domain.policy import Policy
 from gpuspawner.domain.profiles import Profile
 from gpuspawner.domain.reasons import Code, Reason
-from gpuspawner.domain.slices import Hold, Slice
+from gpuspawner.domain.slices import Hold, Slice, slice_from_dict, slice_to_dict
 from gpuspawner.ledger.encoding import (
     decode_inventory,
     decode_profile,
     decode_reason,
-    decode_slice,
     encode_inventory,
     encode_profile,
     encode_reason,
-    encode_slice,
 )
 from gpuspawner.ledger.store import Ledger
 from tests import strategies
@@ -56,7 +54,7 @@ def test_no_reason_stays_none() -> None:
 
 @given(strategies.slices())
 def test_slices(item: Slice) -> None:
-    assert decode_slice(encode_slice(item)) == item
+    assert slice_from_dict(slice_to_dict(item)) == item
 
 
 @given(strategies.full_inventories())
@@ -112,7 +110,7 @@ def test_leases_in_the_database(
         books.change_lease(
             lease_id, State.WAITING, State.ENDED, fence=fence, run_id="c" * 64,
             finished_source=Source.EVENTS, reason=encode_reason(why),
-            slices=[encode_slice(item) for item in slices], **times,
+            slices=[slice_to_dict(item) for item in slices], **times,
         )  # fmt: skip
     with ledger.read() as books:
         lease = books.lease(lease_id)

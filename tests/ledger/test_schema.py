@@ -145,6 +145,7 @@ def test_other_addresses_are_refused_in_words(url: str) -> None:
         Ledger(url)
 
 
+@pytest.mark.proves("P9")
 def test_a_refused_address_does_not_show_its_password() -> None:
     with pytest.raises(ValueError, match=r"mysql://gpu:\*\*\*@h/d"):
         Ledger("mysql://gpu:secret@h/d")

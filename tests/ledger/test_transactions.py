@@ -20,6 +20,7 @@ def pragmas(books: Any) -> dict[str, Any]:
     return {name: connection.execute(text(f"PRAGMA {name}")).scalar_one() for name in names}
 
 
+@pytest.mark.proves("P3")
 def test_pragmas_are_in_force_on_both_engines(sqlite_url: str, open_ledger: Opener) -> None:
     ledger = open_ledger(sqlite_url, busy_seconds=3.0)
     expected = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 3000}
@@ -36,7 +37,7 @@ def test_a_write_begins_immediately_and_a_read_does_not(
     with ledger.read():
         pass
     sent: list[str] = []
-    for engine in ledger._engines or ():
+    for engine in ledger._opened():
         event.listen(
             engine, "before_cursor_execute", lambda *args: sent.append(args[2].split(" ")[0:2])
         )  # fmt: skip
@@ -49,6 +50,7 @@ def test_a_write_begins_immediately_and_a_read_does_not(
     assert sent[0] == ["BEGIN", "IMMEDIATE"]
 
 
+@pytest.mark.proves("R1")
 def test_a_write_that_only_reads_holds_off_other_writers_already(
     sqlite_url: str, open_ledger: Opener
 ) -> None:

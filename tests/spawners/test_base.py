@@ -73,6 +73,7 @@ async def test_while_a_start_runs_the_hub_believes_that_we_run(spawner: Scripted
     assert await spawner.poll() == 3
 
 
+@pytest.mark.proves("R2")
 async def test_a_cancelled_start_awaits_its_stop_and_gives_nothing_up(
     spawner: Scripted, only_lease: Callable[[], Lease]
 ) -> None:
@@ -152,6 +153,7 @@ async def test_every_failure_is_a_refusal_and_gives_the_slice_back(
     assert await spawner.poll() == 0
 
 
+@pytest.mark.proves("R2", "R3")
 async def test_a_call_without_answer_keeps_the_slice_until_it_must_be_over(
     spawner: Scripted, only_lease: Callable[[], Lease]
 ) -> None:
@@ -205,6 +207,7 @@ async def test_a_stop_that_the_engine_does_not_answer_is_told_and_left_to_the_ag
     assert only_lease().state is State.ENDED
 
 
+@pytest.mark.proves("P2", "R3")
 @pytest.mark.parametrize("error", [EngineUnknownError("silence"), KeyError("a bug")])
 async def test_unknown_is_not_stopped(
     spawner: Scripted, only_lease: Callable[[], Lease], error: Exception

@@ -176,6 +176,7 @@ async def test_a_starts_image_and_lease_are_not_the_next_ones(site: Any) -> None
     assert (spawner.image, spawner.object_name, spawner._lease) == ("base:1", "made", None)
 
 
+@pytest.mark.proves("P9")
 async def test_last_words_do_not_tell_the_token(site: Any) -> None:
     """They are shown to the user, who may show them to anybody (P9)."""
     spawner = make(site, api_token="a-secret-token")

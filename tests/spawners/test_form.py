@@ -154,6 +154,7 @@ async def test_without_ledger_cards_are_shown_without_counts(make_site, tmp_path
     assert "no free counts" in caplog.text
 
 
+@pytest.mark.proves("P7")
 async def test_a_slow_ledger_delays_nobody(make_site, broker, monkeypatch):
     site, read = make_site(), Ledger.read
 

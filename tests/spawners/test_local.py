@@ -55,6 +55,7 @@ async def test_a_server_lives_and_its_lease_with_it(site):
     assert processes_of(spawner) == frozenset()
 
 
+@pytest.mark.proves("P9")
 async def test_it_gets_what_its_lease_says_and_nothing_of_the_hubs(site, monkeypatch):
     for name in ("JUPYTERHUB_CRYPT_KEY", "CONFIGPROXY_AUTH_TOKEN", "GPUSPAWNER_LEDGER_URL"):
         monkeypatch.setenv(name, "secret")

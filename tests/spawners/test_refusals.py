@@ -38,6 +38,7 @@ def sample(code: Code) -> Reason:
     return Reason(code, values)
 
 
+@pytest.mark.proves("P6")
 @pytest.mark.parametrize("locale", ["en", "zh_Hans"])
 @pytest.mark.parametrize("code", list(Code))
 def test_every_refusal_is_whole(code: Code, locale: str) -> None:

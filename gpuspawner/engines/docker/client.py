@@ -26,10 +26,12 @@ from gpuspawner.engines.look import (
     Made,
     Running,
 )
+from gpuspawner.steps import UNWATCHED, Steps
 
 CALL_SECONDS: Final = 60
 STOP_GRACE_SECONDS: Final = 10
 REMOVE_SECONDS: Final = 30
+_WATCHED: Final = ("create", "start", "die", "destroy")
 _NEVER: Final = "0001-01-01T"  # Go's zero time
 
 Inspected = dict[str, Any]
@@ -39,7 +41,11 @@ class DockerEngine:
     """One engine, by a client that is made once. Safe to call from several threads."""
 
     def __init__(
-        self, client_settings: Mapping[str, Any] | None = None, *, connections: int = 10
+        self,
+        client_settings: Mapping[str, Any] | None = None,
+        *,
+        connections: int = 10,
+        steps: Steps = UNWATCHED,
     ) -> None:
         """Name the engine; nothing is asked yet.
 
@@ -47,6 +53,7 @@ class DockerEngine:
             client_settings: arguments of ``docker.APIClient``; the environment's ``DOCKER_HOST``
                 and friends otherwise.
             connections: how many calls may be under way at once.
+            steps: is told of each call.
         """
         self._settings: dict[str, Any] = {
             "version": "auto",
@@ -55,7 +62,9 @@ class DockerEngine:
             "max_pool_size": connections,
         }
         self._own_settings = dict(client_settings or {})
+        self._steps = steps
         self._client: docker.APIClient | None = None
+        self._info: Inspected | None = None
         self._lock = threading.Lock()
 
     def client(self) -> docker.APIClient:
@@ -74,9 +83,10 @@ class DockerEngine:
         try:
             with _translated():
                 if self._client is None:
-                    self._client = docker.APIClient(
-                        **{**self._settings, **kwargs_from_env(), **self._own_settings}
-                    )
+                    with self._steps.around("engine:connect"):
+                        self._client = docker.APIClient(
+                            **{**self._settings, **kwargs_from_env(), **self._own_settings}
+                        )
                 return self._client
         finally:
             self._lock.release()
@@ -89,7 +99,7 @@ class DockerEngine:
     def close(self) -> None:
         """Close the client's connections; the next call makes a new one."""
         with self._lock:
-            client, self._client = self._client, None
+            client, self._client, self._info = self._client, None, None
         if client is not None:
             client.close()
 
@@ -101,8 +111,35 @@ class DockerEngine:
             EngineRefusedError: another 4xx.
             EngineUnknownError: everything else.
         """
-        with _translated():
-            return getattr(self.client(), method)(*args, **kwargs)
+        client = self.client()
+        with _translated(), self._steps.around(f"engine:{method}"):
+            return getattr(client, method)(*args, **kwargs)
+
+    def identity(self) -> str:
+        """Return the engine's own id, which no other engine has.
+
+        Raises:
+            EngineUnknownError: it does not answer, or has none.
+        """
+        identity = str(self._asked_once().get("ID") or "")
+        if not identity:
+            raise EngineUnknownError("the engine does not say its id", answered=True)
+        return identity
+
+    def default_runtime(self) -> str:
+        """Return the runtime of containers that name none."""
+        return str(self._asked_once().get("DefaultRuntime") or "runc")
+
+    def _asked_once(self) -> Inspected:
+        """Return what the engine says of itself; of what is used here, nothing ever changes."""
+        if self._info is None:
+            self._info = self.call("info")
+        return self._info
+
+    def containers(self) -> list[Inspected]:
+        """Return the engine's list of all containers, running or not: a summary of each."""
+        found: list[Inspected] = self.call("containers", all=True)
+        return found
 
     def inspect(self, name_or_id: str) -> Inspected | None:
         """Return a container, or None when the engine is sure that there is none."""
@@ -178,12 +215,28 @@ class DockerEngine:
             EngineRefusedError: the registry or the engine said no.
         """
         repository, tag = docker.utils.parse_repository_tag(reference)
-        with _translated():
-            stream = self.client().pull(repository, tag=tag or "latest", stream=True, decode=True)
+        client = self.client()
+        with _translated(), self._steps.around("engine:pull"):
+            stream = client.pull(repository, tag=tag or "latest", stream=True, decode=True)
             for line in stream:
                 if "error" in line:
                     raise EngineRefusedError(str(line["error"]))
                 on_progress(str(line.get("status", "")))
+
+    def watch(self, on_event: Callable[[str], None]) -> None:
+        """Tell of each container's events by their name, until the stream ends.
+
+        A stream that is silent for as long as a call may take ends too: whoever watches looks at
+        everything then, which costs little.
+
+        Raises:
+            EngineUnknownError: the engine does not answer, or does so no more.
+        """
+        client = self.client()
+        with _translated(), self._steps.around("engine:events"):
+            filters = {"type": ["container"], "event": list(_WATCHED)}
+            for event in client.events(filters=filters, decode=True):
+                on_event(str(event.get("Action", "")))
 
     def end_of_absent(
         self, container_id: str, since: datetime, last_seen_at: datetime | None
@@ -217,8 +270,8 @@ class DockerEngine:
 
     def _past_events(self, since: datetime, filters: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the events up to now; docker-py's own call has no time limit and cuts seconds."""
-        with _translated():
-            client = self.client()
+        client = self.client()
+        with _translated(), self._steps.around("engine:past_events"):
             until = f"{datetime.now(UTC).timestamp():.6f}"
             answer = client.get(
                 client._url("/events"),

@@ -1,8 +1,13 @@
 """Our labels on containers."""
 
+import json
+from collections.abc import Mapping
 from typing import Final
 
 from gpuspawner.domain.leases import Lease, ServerKey
+from gpuspawner.domain.profiles import profile_from_dict, profile_to_dict
+from gpuspawner.domain.reconciliation import GrantCopy, read_fence
+from gpuspawner.domain.slices import slice_from_dict, slice_to_dict
 
 HUB: Final = "org.gpuspawner.hub"
 USER: Final = "org.gpuspawner.user"
@@ -10,6 +15,10 @@ SERVER: Final = "org.gpuspawner.server"
 LEASE: Final = "org.gpuspawner.lease"
 FENCE: Final = "org.gpuspawner.fence"
 SLICES: Final = "org.gpuspawner.slices"
+GRANT: Final = "org.gpuspawner.grant"
+_OF_GRANT: Final = frozenset({LEASE, FENCE, SLICES, GRANT})
+# Set by a site's operator on what may use all devices beside the leases, such as a monitor.
+IGNORE: Final = "org.gpuspawner.ignore"
 
 
 def labels_of(key: ServerKey, lease: Lease | None) -> dict[str, str]:
@@ -19,7 +28,46 @@ def labels_of(key: ServerKey, lease: Lease | None) -> dict[str, str]:
         labels[LEASE] = str(lease.lease_id)
         labels[FENCE] = str(lease.fence)
         labels[SLICES] = ",".join(item.slice_id for item in lease.slices)
+        labels[GRANT] = json.dumps(
+            {
+                "profile": profile_to_dict(lease.profile),
+                "slices": [slice_to_dict(item) for item in lease.slices],
+                "image": lease.image,
+            },
+            ensure_ascii=False, sort_keys=True,
+        )  # fmt: skip
     return labels
+
+
+def key_of(labels: Mapping[str, str]) -> ServerKey | None:
+    """Return whose server a container with these labels is; None when it is none of ours."""
+    if HUB not in labels or USER not in labels:
+        return None
+    return ServerKey(hub_id=labels[HUB], user=labels[USER], server=labels.get(SERVER, ""))
+
+
+def fence_of(labels: Mapping[str, str]) -> int | None:
+    """Return the number of a container's grant; None when it has none."""
+    return read_fence(labels.get(FENCE, ""))
+
+
+def grant_of(labels: Mapping[str, str]) -> GrantCopy | None:
+    """Return the grant that a container carries; None when it is none that we can read."""
+    try:
+        data = json.loads(labels.get(GRANT, ""))
+        grant = GrantCopy(
+            profile=profile_from_dict(data["profile"]),
+            slices=tuple(slice_from_dict(item) for item in data["slices"]),
+            image=data["image"],
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return grant if grant.slices else None
+
+
+def without_grant(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return labels without those that only a grant gives."""
+    return {name: text for name, text in labels.items() if name not in _OF_GRANT}
 
 
 def is_of(labels: dict[str, str] | None, key: ServerKey) -> bool:

@@ -1,11 +1,12 @@
 """The agent's view of a Docker engine: the server of a lease, by its container."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpuspawner.domain.leases import Evidence, Lease, Source
-from gpuspawner.engines.docker import labels
+from gpuspawner.domain.reconciliation import Found
+from gpuspawner.engines.docker import labels, listing
 from gpuspawner.engines.docker.client import DockerEngine, Inspected, read_state
-from gpuspawner.engines.look import Absent, Look, Running
+from gpuspawner.engines.look import Absent, EngineError, EngineUnknownError, Look, Running
 
 
 class DockerRuntime:
@@ -14,6 +15,8 @@ class DockerRuntime:
     def __init__(self, engine: DockerEngine) -> None:
         """Work on one engine."""
         self._engine = engine
+        self._given: dict[str, listing.Devices] = {}  # a container's devices never change
+        self._fences: dict[str, str | None] = {}  # the fence that an image carries, if any
 
     def look(self, lease: Lease) -> Look:
         """Say what runs under a lease.
@@ -21,6 +24,7 @@ class DockerRuntime:
         Raises:
             EngineUnknownError: nothing is known.
         """
+        check_same_engine(self._engine, lease)
         container = self._engine.inspect(lease.run_id) if lease.run_id else None
         if container is None:
             container = newest(self._of(lease))
@@ -34,8 +38,85 @@ class DockerRuntime:
             self._engine.stop(container["Id"])
             self._engine.remove(container["Id"])
 
+    def everything(self) -> Sequence[Found]:
+        """Return all containers, whoever made them.
+
+        Raises:
+            EngineUnknownError: nothing is known.
+        """
+        summaries = [self._without_images_grant(each) for each in self._engine.containers()]
+        present = {summary["Id"] for summary in summaries}
+        self._given = {key: value for key, value in self._given.items() if key in present}
+        return [
+            listing.found(summary, () if listing.has_grant(summary) else self._devices(summary))
+            for summary in summaries
+        ]
+
+    def look_at(self, run_id: str) -> Look | None:
+        """Look at one container by its id."""
+        container = self._engine.inspect(run_id)
+        return None if container is None else read_state(container)
+
+    def clear_run(self, run_id: str) -> None:
+        """Stop and remove one container."""
+        self._engine.stop(run_id)
+        self._engine.remove(run_id)
+
+    def identity(self) -> str | None:
+        """Return the engine's id."""
+        return self._engine.identity()
+
+    def _devices(self, summary: Inspected) -> listing.Devices:
+        """Return what a container was given that has no grant."""
+        number = summary["Id"]
+        if not listing.runs(summary):
+            return ()
+        if number in self._given:
+            return self._given[number]
+        try:
+            container = self._engine.inspect(number)
+            runtime = self._engine.default_runtime()
+        except EngineError as error:
+            if isinstance(error, EngineUnknownError) and not error.answered:
+                raise
+            # Of this one alone nothing is known; a server of ours without a grant got nothing.
+            return () if labels.key_of(summary.get("Labels") or {}) else None
+        if container is None:
+            return ()  # it went meanwhile
+        self._given[number] = listing.devices_of(container, runtime)
+        return self._given[number]
+
+    def _without_images_grant(self, summary: Inspected) -> Inspected:
+        """Leave out a grant that is not the container's own.
+
+        An image that was made of a server's container (``docker commit``) carries its labels, and
+        so does whatever is made of it.
+        """
+        given = summary.get("Labels") or {}
+        if self._is_images_grant(given, summary.get("ImageID", "")):
+            return {**summary, "Labels": labels.without_grant(given)}
+        return summary
+
+    def _is_images_grant(self, given: Mapping[str, str], image_id: str) -> bool:
+        if labels.FENCE not in given or not image_id:
+            return False
+        if image_id not in self._fences:
+            try:
+                image = self._engine.image(image_id)
+            except EngineError as error:
+                if isinstance(error, EngineUnknownError) and not error.answered:
+                    raise
+                return False
+            config = (image or {}).get("Config") or {}
+            self._fences[image_id] = (config.get("Labels") or {}).get(labels.FENCE)
+        return self._fences[image_id] == given[labels.FENCE]
+
     def _of(self, lease: Lease) -> list[Inspected]:
-        return self._engine.find({labels.HUB: lease.key.hub_id, labels.LEASE: str(lease.lease_id)})
+        found = self._engine.find({labels.HUB: lease.key.hub_id, labels.FENCE: str(lease.fence)})
+        return [
+            each for each in found
+            if not self._is_images_grant(each["Config"]["Labels"] or {}, each["Image"])
+        ]  # fmt: skip
 
 
 def newest(containers: Sequence[Inspected]) -> Inspected | None:
@@ -46,10 +127,36 @@ def newest(containers: Sequence[Inspected]) -> Inspected | None:
 
 
 def end_of_absent(engine: DockerEngine, lease: Lease) -> Evidence:
-    """Return how the container of a lease ended that the engine does not have any more."""
+    """Return how the container of a lease ended that the engine does not have any more.
+
+    Raises:
+        EngineUnknownError: the engine does not answer, has it after all, or is another one.
+    """
+    check_same_engine(engine, lease)
     if lease.run_id is None or lease.granted_at is None:
         return Evidence(source=Source.NEVER_RAN)
+    if engine.inspect(lease.run_id) is not None:
+        # A list that lacks what is there proves nothing about anything.
+        raise EngineUnknownError(
+            f"container {lease.run_id[:12]} is there and not in the engine's list", answered=True
+        )
     evidence = engine.end_of_absent(lease.run_id, lease.granted_at, lease.last_seen_at)
     if evidence.source is Source.LAST_SEEN and lease.running_at is None:
         return Evidence(source=Source.NEVER_RAN)
     return evidence
+
+
+def check_same_engine(engine: DockerEngine, lease: Lease) -> None:
+    """Raise unless this is the engine that the lease's container was made by.
+
+    Another engine's "there is no such container" is true and no evidence.
+
+    Raises:
+        EngineUnknownError: it is another one, or it does not answer.
+    """
+    if lease.engine_id is not None and engine.identity() != lease.engine_id:
+        raise EngineUnknownError(
+            f"this engine is {engine.identity()}, and the container of lease {lease.lease_id} "
+            f"was made by {lease.engine_id}: check DOCKER_HOST, or end the lease by force",
+            answered=True,
+        )

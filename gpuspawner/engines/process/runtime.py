@@ -1,15 +1,18 @@
 """The server of a lease as processes of this machine, and the end of all of them."""
 
+import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gpuspawner.domain.leases import Evidence, Lease, ServerKey, Source
+from gpuspawner.domain.reconciliation import Found
 from gpuspawner.engines.look import Absent, EngineUnknownError, Finished, Look, Made, Running
 from gpuspawner.engines.process import marks
 from gpuspawner.engines.process.table import Identity, Process, ProcessTable
+from gpuspawner.steps import UNWATCHED, Steps
 
 STOP_GRACE_SECONDS: Final = 10.0
 LEFTOVER_GRACE_SECONDS: Final = 2.0
@@ -35,9 +38,10 @@ class ProcessRuntime:
     it first.
     """
 
-    def __init__(self, table: ProcessTable | None = None) -> None:
+    def __init__(self, table: ProcessTable | None = None, steps: Steps = UNWATCHED) -> None:
         """Work on this machine's processes."""
         self.table = table or ProcessTable()
+        self._steps = steps
 
     def look(self, lease: Lease) -> Look:
         """Say what runs under a lease.
@@ -49,7 +53,7 @@ class ProcessRuntime:
             EngineUnknownError: nothing is known.
         """
         if lease.run_id is not None:
-            look = self.look_at(_identity(lease.run_id))
+            look = self.look_at_process(_identity(lease.run_id))
             if look is not None:
                 return look
         family = self.family_of_lease(lease)
@@ -67,9 +71,68 @@ class ProcessRuntime:
         Raises:
             EngineUnknownError: they cannot be seen, or one of them does not end.
         """
-        self.end(lambda: self.family_of_lease(lease))
+        with self._steps.around("process:end"):
+            self.end(lambda: self.family_of_lease(lease))
 
-    def look_at(self, identity: Identity) -> Look | None:
+    def everything(self) -> Sequence[Found]:
+        """Return the servers' own processes that have a lease; others hold nothing of ours.
+
+        Raises:
+            EngineUnknownError: they cannot be seen.
+        """
+        found = []
+        for process in self.table.everybody():
+            environment = {} if process.is_zombie else self.table.environment(process)
+            whose = marks.key_and_fence_of(environment)
+            if whose is None or not marks.is_leader(environment, process.pid):
+                continue
+            if _is_in_a_container(process.pid):
+                continue  # whoever works there may call a process what he likes
+            names = os.fsdecode(environment.get(b"GPU_UUIDS", b""))
+            found.append(
+                Found(
+                    run_id=process.identity.run_id,
+                    name=f"process {process.pid}",
+                    runs=True,
+                    made_at=self.table.started_at(process.identity),
+                    devices=tuple(names.split(",")) if names else (),
+                    attached=False,
+                    key=whose[0],
+                    fence=whose[1],
+                )
+            )
+        return found
+
+    def look_at(self, run_id: str) -> Look | None:
+        """Look at a process by its run id.
+
+        Raises:
+            EngineUnknownError: nothing is known.
+        """
+        return self.look_at_process(_identity(run_id))
+
+    def clear_run(self, run_id: str) -> None:
+        """End a process and all that it started.
+
+        Raises:
+            EngineUnknownError: they cannot be seen, or one of them does not end.
+        """
+        leader = _identity(run_id)
+        process = self.table.find(leader)
+        mark = marks.lease_mark(self.table.environment(process)) if process is not None else None
+        with self._steps.around("process:end"):
+            self.end(
+                lambda: self._family(
+                    lambda environment: mark is not None and marks.lease_mark(environment) == mark,
+                    leader,
+                )
+            )
+
+    def identity(self) -> str | None:
+        """Processes are this machine's, which needs no name here."""
+        return None
+
+    def look_at_process(self, identity: Identity) -> Look | None:
         """Return how one process runs; None when it does not.
 
         Raises:
@@ -177,6 +240,14 @@ class ProcessRuntime:
             return Family()
         members = frozenset(self.table.with_descendants(found))
         return Family(leader=leader, waits=waits, members=members)
+
+
+def _is_in_a_container(pid: int) -> bool:
+    """Whether a process counts its numbers in another way than we do."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
 
 
 def _identity(run_id: str) -> Identity:

@@ -70,7 +70,7 @@ class ServerProcesses:
         """
         if self._child is not None:
             return self._child.look()
-        look = self._runtime.look_at(self._known) if self._known is not None else None
+        look = self._runtime.look_at_process(self._known) if self._known is not None else None
         if look is None:
             family = self._family(key)
             if family.leader is not None:

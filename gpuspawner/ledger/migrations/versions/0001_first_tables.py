@@ -64,6 +64,7 @@ def upgrade() -> None:
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("fence", sa.BigInteger(), nullable=True),
         sa.Column("run_id", sa.String(length=128), nullable=True),
+        sa.Column("engine_id", sa.String(length=128), nullable=True),
         sa.Column("reason", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("slices", sa.JSON(none_as_null=True), nullable=True),
         sa.CheckConstraint(
@@ -134,4 +135,23 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("device_uuid", "unit", name=op.f("pk_holds")),
     )
     op.create_index("ix_holds_lease_id", "holds", ["lease_id"], unique=False)
+    op.create_table(
+        "strays",
+        sa.Column("host_id", sa.String(length=128), nullable=False),
+        sa.Column("engine", sa.String(length=16), nullable=False),
+        sa.Column("run_id", sa.String(length=128), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("devices", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("since", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("host_id", "engine", "run_id", name=op.f("pk_strays")),
+    )
+    op.create_table(
+        "engines",
+        sa.Column("host_id", sa.String(length=128), nullable=False),
+        sa.Column("engine", sa.String(length=16), nullable=False),
+        sa.Column("answered_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("silent_since", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("host_id", "engine", name=op.f("pk_engines")),
+    )
     op.execute("INSERT INTO pool (pool_id, fence) VALUES (1, 0)")
