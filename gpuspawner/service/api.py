@@ -2,10 +2,11 @@
 
 from gpuspawner._version import __version__
 from gpuspawner.domain.choices import allowed_profiles
-from gpuspawner.domain.leases import ServerKey
 from gpuspawner.service import schemas
-from gpuspawner.service.auth import Kind
+from gpuspawner.service.askers import Kind
 from gpuspawner.service.handlers import Access, APIHandler
+from gpuspawner.service.parts import PartState
+from gpuspawner.service.pulse import AgentLook
 from gpuspawner.service.questions import Overview, Own, history, of_server, overview
 from gpuspawner.service.views import device_body, lease_body, pool_slices, profile_body
 
@@ -15,37 +16,38 @@ class HealthHandler(APIHandler):
 
     access = Access.OPEN
     answer = schemas.Health
-    summary = "How the service, the ledger and the agents do. Open to everybody."
+    summary = "How the service, ledger, hub and agents do, and since when. Open to everybody."
 
     async def get(self) -> None:
         """Answer from the last look."""
         self.parameters()
-        pulse = self.service.pulse
-        ages = pulse.ages()
-        problems = set(self.service.problems)
-        if pulse.ledger != "ok":
-            problems.add(f"ledger-{pulse.ledger}")
-        elif not ages:
-            problems.add("no-agent-yet")
-        problems |= {"agent-silent" for age in ages.values() if age.silent}
-        problems |= {"hardware-trouble" for age in ages.values() if age.trouble}
+        ledger, hub = self.service.pulse.ledger, self.service.hub.part
+        agents = self.service.pulse.agents()
+        problems = sorted(self.service.problems | self._problems(agents))
         self.send(
             schemas.Health(
                 status="degraded" if problems else "ok",
                 version=__version__,
-                ledger=pulse.ledger,  # type: ignore[arg-type]
-                inventory={
-                    host: schemas.HostHealth(
-                        age_seconds=round(age.age_seconds, 1),
-                        silent=age.silent,
-                        trouble=age.trouble,
-                        simulated=age.simulated,
-                    )
-                    for host, age in ages.items()
-                },
-                problems=sorted(problems),
+                ledger=ledger.state,
+                hub=hub.state,
+                since=schemas.Since(ledger=ledger.since, hub=hub.since),
+                inventory=[schemas.AgentHealth.model_validate(look) for look in agents],
+                problems=problems,
             )
         )
+
+    def _problems(self, agents: list[AgentLook]) -> set[str]:
+        ledger, hub = self.service.pulse.ledger.state, self.service.hub
+        found = {
+            "ledger-unknown": ledger is PartState.UNKNOWN,
+            "ledger-away": ledger is PartState.DEGRADED,
+            "hub-away": hub.part.state is PartState.DEGRADED,
+            "hub-token-refused": hub.token_refused,
+            "no-agent-yet": ledger is PartState.OK and not agents,
+            "agent-silent": any(look.silent for look in agents),
+            "hardware-trouble": any(look.trouble for look in agents),
+        }
+        return {code for code, holds in found.items() if holds}
 
 
 class MeHandler(APIHandler):
@@ -64,10 +66,8 @@ class MeHandler(APIHandler):
             await self._person()
 
     async def _notebook(self) -> None:
-        server = self.person.server
-        assert server is not None
-        key = ServerKey(hub_id=self.hub_id(), user=self.person.name, server=server)
-        self._send(await self.ask(of_server, key), None)
+        key = self.person.key(self.hub_id())
+        self._send(await self.ask(of_server, key, self.service.clock()), None)
 
     async def _person(self) -> None:
         viewer = self.person.viewer(self.hub_id())
@@ -87,8 +87,8 @@ class MeHandler(APIHandler):
                 server=person.server,
                 admin=person.admin,
                 groups=sorted(person.groups),
-                living=[lease_body(lease, words) for lease in own.living],
-                ended=[lease_body(lease, words) for lease in own.ended],
+                living=[lease_body(each, own.knowledge.of(each), words) for each in own.living],
+                ended=[lease_body(each, None, words) for each in own.ended],
                 profiles=profiles,
             )
         )
@@ -141,11 +141,13 @@ class LeasesHandler(APIHandler):
         user = asked.user if person.admin else person.name
         limit = min(max(asked.limit, 1), schemas.LEASES_AT_ONCE)
         states = frozenset(asked.state)
-        found = await self.ask(history, self.hub_id(), user, states, asked.before, limit)
+        found, knowledge = await self.ask(
+            history, self.hub_id(), user, states, asked.before, limit, self.service.clock()
+        )
         page = found[:limit]
         self.send(
             schemas.Leases(
-                leases=[lease_body(lease, self.words) for lease in page],
+                leases=[lease_body(each, knowledge.of(each), self.words) for each in page],
                 next_before=page[-1].lease_id if len(found) > limit else None,
             )
         )

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 
-from gpuspawner.service.life import Parent, end_with_parent
+from gpuspawner.lifetime import end_with_parent
 
 
 def main(argv: list[str]) -> int:
@@ -24,10 +24,7 @@ def main(argv: list[str]) -> int:
         "--log-level", default="info", choices=["debug", "info", "warning", "error"]
     )
     arguments = parser.parse_args(argv)
-    parent = None
-    if not arguments.external:
-        parent = Parent(os.getppid())
-        end_with_parent()
+    parent = None if arguments.external else end_with_parent()
     logging.basicConfig(
         level=arguments.log_level.upper(),
         format="[%(levelname).1s %(asctime)s gpuspawner.service] %(message)s",

@@ -1,94 +1,53 @@
-"""Who asks: the hub's answer about a token, turned into a reader. JupyterHub's ways are here.
+"""Finds out who asks, and whether a request by cookie came from a page of ours.
 
-The hub is asked without blocking the loop, and its answer is kept for half a minute. A token that
-carries ``access:servers!server=`` is a notebook's, whoever owns it (hub facts H3): a person may
-open a malicious notebook, so it reaches its own server and nothing else.
+JupyterHub's ways are here. Nothing that a page of somebody else can send is believed: a browser
+adds ada's cookies to whatever a notebook's page that she opened asks for. So whatever changes
+something, and each stream, needs the XSRF value of our own page and must come from our own origin.
+A token in the header needs neither: no page can send one that it does not have.
 """
 
-import asyncio
+import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from jupyterhub.services.auth import HubOAuth, HubOAuthenticated, check_scopes
+from jupyterhub.services.auth import HubOAuth, HubOAuthenticated
+from tornado.httputil import HTTPHeaders
 from tornado.web import HTTPError
 
-from gpuspawner.domain.picture import Viewer
+from gpuspawner.service.askers import Asker
+from gpuspawner.service.hub import Hub
 
 CACHE_SECONDS: Final = 30
-HUB_PATIENCE_SECONDS: Final = 10.0
+READS: Final = ("GET", "HEAD", "OPTIONS")
 
 _DEFAULT_API_URL: Final = "http://127.0.0.1:8081/hub/api"
-_SERVER_SCOPE: Final = "access:servers!server="
-
-
-class HubAwayError(Exception):
-    """The hub did not say who asks."""
 
 
 class XSRFError(Exception):
     """A request by cookie that did not come from a page of ours."""
 
 
-class Kind(StrEnum):
-    """What sort of reader it is."""
+class OwnHubOAuth(HubOAuth):
+    """The hub's client, which remembers nothing by itself: it would keep broken answers as well."""
 
-    PERSON = "person"
-    NOTEBOOK = "notebook"
-    OTHER = "other"  # known to the hub, with no business here
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
-    """Who asks. ``server`` is the one server that a notebook's token speaks for."""
-
-    kind: Kind
-    name: str
-    admin: bool = False
-    groups: frozenset[str] = frozenset()
-    server: str | None = None
-
-    def viewer(self, hub_id: str) -> Viewer:
-        """Return this reader as the rules know one."""
-        return Viewer(hub_id=hub_id, user=self.name, admin=self.admin)
-
-
-def asker_from(model: Mapping[str, Any], service: str) -> Asker:
-    """Read the hub's model of a token's owner, with the token's scopes."""
-    name = str(model["name"])
-    scopes = frozenset(model.get("scopes", ()))
-    nobody = Asker(kind=Kind.OTHER, name=name)
-    if model.get("kind") != "user":
-        return nobody
-    if not check_scopes({"access:services", f"access:services!service={service}"}, scopes):
-        return nobody
-    servers = {
-        scope.removeprefix(_SERVER_SCOPE) for scope in scopes if scope.startswith(_SERVER_SCOPE)
-    }
-    own = sorted(
-        server.removeprefix(f"{name}/") for server in servers if server.startswith(f"{name}/")
-    )
-    if len(own) == 1:
-        return Asker(kind=Kind.NOTEBOOK, name=name, server=own[0])
-    # Somebody else's server may be shared with a person, whose own tokens then name it too; they
-    # also reach all of the person's own servers. A token that does not is a notebook's.
-    wider = "access:servers" in scopes or f"access:servers!user={name}" in scopes
-    if own or (servers and not wider):
-        return nobody
-    return Asker(
-        kind=Kind.PERSON,
-        name=name,
-        admin=model.get("admin") is True,
-        groups=frozenset(model.get("groups") or ()),
-    )
+    def user_for_token(
+        self,
+        token: str,
+        use_cache: bool = True,  # noqa: ARG002 - the library's signature
+        session_id: str = "",
+        *,
+        sync: bool = True,
+    ) -> Any:
+        """Ask the hub, always."""
+        return super().user_for_token(token, use_cache=False, session_id=session_id, sync=sync)
 
 
 def hub_auth_from(environment: Mapping[str, str], prefix: str, service: str) -> HubOAuth:
     """Make the client that asks the hub."""
     scopes = {"access:services", f"access:services!service={service}"}
     base = environment.get("JUPYTERHUB_BASE_URL") or "/"
-    return HubOAuth(
+    return OwnHubOAuth(
         base_url=prefix,
         api_url=environment.get("JUPYTERHUB_API_URL") or _DEFAULT_API_URL,
         hub_host=environment.get("JUPYTERHUB_HOST", ""),
@@ -102,17 +61,48 @@ def hub_auth_from(environment: Mapping[str, str], prefix: str, service: str) -> 
     )
 
 
+def is_own_page(headers: HTTPHeaders) -> bool:
+    """Whether a request came from a page of the very address that it was sent to.
+
+    A browser says so in ``Sec-Fetch-Site``, which no page can forge. Where it does not (a site
+    without TLS), ``Origin`` is held against ``Host``. Neither means no browser of our days: the
+    XSRF value must do alone.
+    """
+    site = headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return site == "same-origin"
+    origin = headers.get("Origin")
+    if origin is None:
+        return True
+    try:
+        return _site_of(origin) == _site_of(
+            f"{urlsplit(origin).scheme}://{headers.get('Host', '')}"
+        )
+    except ValueError:  # a port that is none
+        return False
+
+
+def _site_of(origin: str) -> tuple[str, int | None]:
+    found = urlsplit(origin)
+    if not found.hostname:
+        raise ValueError(f"{origin!r} names no host")
+    return found.hostname, found.port or {"http": 80, "https": 443}.get(found.scheme)
+
+
 class Authenticated(HubOAuthenticated):
     """Mixin for handlers: finds out who asks, without ever blocking the loop."""
 
     request: Any
 
-    async def identify(self, service: str, *, fresh: bool = False) -> Asker | None:
+    async def identify(
+        self, hub: Hub, *, fresh: bool = False, strict: bool = False
+    ) -> Asker | None:
         """Return who asks, or None when nobody is named or the hub does not know the token.
 
         Args:
-            service: the service's name at the hub.
-            fresh: ask the hub again, whatever is remembered (for writes).
+            hub: whom to ask.
+            fresh: ask again, whatever is remembered.
+            strict: by cookie only from a page of ours, with its XSRF value.
 
         Raises:
             HubAwayError: the hub does not answer.
@@ -120,31 +110,35 @@ class Authenticated(HubOAuthenticated):
         """
         auth = self.hub_auth
         token = auth.get_token(self, in_cookie=False)
-        if not token:
+        if token:
+            self._token_authenticated = True  # read by the hub's XSRF check
+        else:
             token = auth.get_token(self)
             if token:
-                self._check_origin()
-        else:
-            self._token_authenticated = True  # read by the hub's XSRF check
-        model = None
+                self._check_page(strict=strict)
+        asker = None
         if token:
-            question = auth.user_for_token(
-                token, use_cache=not fresh, session_id=auth.get_session_id(self), sync=False
-            )
-            try:
-                async with asyncio.timeout(HUB_PATIENCE_SECONDS):
-                    model = await question
-            except (HTTPError, TimeoutError, ValueError) as error:
-                raise HubAwayError(str(error)) from error
-        self.current_user = model  # so that the hub's own helpers never ask again, blocking
-        return None if model is None else asker_from(model, service)
+            asker = await hub.who(token, auth.get_session_id(self), fresh=fresh)
+        self.current_user = asker  # so that the hub's own helpers never ask again, blocking
+        return asker
 
-    def _check_origin(self) -> None:
+    def _check_page(self, *, strict: bool) -> None:
+        self.current_user = None
         try:
             self.check_xsrf_cookie()
         except HTTPError as error:
-            self.current_user = None
             raise XSRFError(error.log_message or "") from error
+        if not strict:
+            return
+        if not is_own_page(self.request.headers):
+            raise XSRFError("it came from a page of another origin")
+        headers = self.request.headers
+        given = headers.get("X-XSRFToken") or self.get_argument("_xsrf", "")
+        # The hub's check lets some kinds of request pass without a value. Without a cookie, its
+        # library makes a value up, the same for a whole second.
+        known = "_xsrf" in self.request.cookies
+        if not known or not hmac.compare_digest(given.encode(), self.xsrf_token):
+            raise XSRFError("the _xsrf value is missing, or of another page or log-in")
 
     def get_current_user(self) -> Any:
         """Never ask the hub from here: it would block the loop (hub facts H5)."""

@@ -1,24 +1,16 @@
 """The ledger as the service reads it: in a few threads, with a time limit, off the event loop."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from gpuspawner.domain.devices import HostInventory
-from gpuspawner.domain.pool import FRESH_FOR
 from gpuspawner.ledger.migrate import NewerSchemaError
-from gpuspawner.ledger.reader import Reader
 from gpuspawner.ledger.store import Ledger, LedgerAwayError
-
-log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -86,61 +78,3 @@ class Books:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._ledger is not None:
             self._ledger.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostAge:
-    """How old a host's last report is."""
-
-    age_seconds: float
-    simulated: bool
-    trouble: bool
-
-    @property
-    def silent(self) -> bool:
-        """Whether the host's agent has not reported for so long that nobody watches shares."""
-        return self.age_seconds > FRESH_FOR.total_seconds()
-
-
-@dataclass(slots=True)
-class Pulse:
-    """What ``health`` answers from: a look every few seconds, so that asking costs nothing."""
-
-    books: Books
-    clock: Callable[[], datetime]
-    every_seconds: float = 5.0
-    ledger: str = "unknown"
-    hosts: tuple[HostInventory, ...] = ()
-    seen: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def run(self) -> None:
-        """Look for ever."""
-        while True:
-            await self.look()
-            await asyncio.sleep(self.every_seconds)
-
-    async def look(self) -> None:
-        """Look once; the log says when the ledger comes or goes."""
-        before = self.ledger
-        try:
-            self.hosts = await self.books.read(Reader.hosts)
-            self.ledger = "ok"
-        except LedgerAwayError as error:
-            self.ledger = "away"
-            if before != "away":
-                log.error("%s; pages say so until it answers", error)  # noqa: TRY400 - expected
-        if before == "away" and self.ledger == "ok":
-            log.info("the ledger answers again")
-        self.seen.set()
-
-    def ages(self) -> dict[str, HostAge]:
-        """Return each host's age by the last look."""
-        now = self.clock()
-        return {
-            host.host_id: HostAge(
-                age_seconds=max((now - host.observed_at) / timedelta(seconds=1), 0.0),
-                simulated=host.simulated,
-                trouble=host.trouble is not None,
-            )
-            for host in self.hosts
-        }

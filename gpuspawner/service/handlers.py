@@ -12,29 +12,21 @@ from pydantic import BaseModel
 from tornado.web import HTTPError, RequestHandler
 
 from gpuspawner.catalogue import Catalogue, catalogue_for
+from gpuspawner.domain.leases import HOLDING
 from gpuspawner.domain.reasons import Code, reason
+from gpuspawner.ledger.reader import Reader
 from gpuspawner.ledger.store import LedgerAwayError
 from gpuspawner.service import schemas
-from gpuspawner.service.auth import Asker, Authenticated, HubAwayError, Kind, XSRFError
-from gpuspawner.service.books import Books, Pulse
+from gpuspawner.service.askers import Asker, Kind
+from gpuspawner.service.auth import READS, Authenticated, XSRFError
+from gpuspawner.service.books import Books
+from gpuspawner.service.headers import HEADERS
+from gpuspawner.service.hub import Hub, HubAwayError
+from gpuspawner.service.pulse import Pulse
 from gpuspawner.service.query import InvalidQueryError, parse_query
 from gpuspawner.service.settings import Settings
 
 RETRY_SECONDS: Final = 10
-
-HEADERS: Final = {
-    # No script at all, and no style but our own files: text from people can do nothing here.
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 
 
 class Access(StrEnum):
@@ -43,6 +35,7 @@ class Access(StrEnum):
     OPEN = "open"
     NOTEBOOK = "notebook"  # a person, or the notebook of one server
     PERSON = "person"
+    ADMIN = "admin"
 
 
 @dataclass(slots=True)
@@ -51,6 +44,7 @@ class Service:
 
     settings: Settings
     auth: HubOAuth
+    hub: Hub
     books: Books
     pulse: Pulse
     templates: Environment
@@ -71,11 +65,17 @@ class RefusedError(Exception):
 
 
 class Handler(Authenticated, RequestHandler):
-    """A handler that knows who asks. ``access`` says whom it is for."""
+    """A handler that knows who asks. ``access`` says whom it is for.
+
+    Every method that may change something asks the hub again who it is, whatever is remembered,
+    and takes a cookie only with the XSRF value of a page of ours; a handler does nothing for it.
+    A path with ``{user}`` (and ``{server}``) is reached by whom these are only. Where a path names
+    a thing by its number, the handler calls `only_for` once it knows whose it is.
+    """
 
     access: ClassVar[Access] = Access.PERSON
     query: ClassVar[type[schemas.Query]] = schemas.NoQuery
-    writes: ClassVar[bool] = False
+    streams: ClassVar[bool] = False  # an event stream: no page of another origin may open it
 
     service: Service
     asker: Asker | None = None
@@ -105,52 +105,82 @@ class Handler(Authenticated, RequestHandler):
 
     async def prepare(self) -> None:
         """Find out who asks and whether the route is for them."""
-        if self.access is Access.OPEN or self.request.method == "OPTIONS":
+        method = self.request.method or ""
+        if method not in self.methods():
+            raise HTTPError(405)
+        if self.access is Access.OPEN or method == "OPTIONS":
             return
+        writes = method not in READS
+        await self._authenticate(fresh=writes or self.streams, strict=writes or self.streams)
+        if self.asker is None:
+            self.not_authenticated()
+            return
+        self._authorise(self.asker)
+        if "user" in self.path_kwargs:
+            self.only_for(self.path_kwargs["user"], self.path_kwargs.get("server"))
+        if writes and self.asker.kind is Kind.NOTEBOOK:
+            await self._only_while_it_runs(self.asker)
+
+    async def _authenticate(self, *, fresh: bool, strict: bool) -> None:
         try:
-            self.asker = await self.identify(self.service.settings.name, fresh=self.writes)
+            self.asker = await self.identify(self.service.hub, fresh=fresh, strict=strict)
         except HubAwayError:
-            self.refuse(503, "hub-away", self.words.text(
-                "JupyterHub does not answer right now, so it is not known who you are. Your "
-                "running servers go on. Try again in a minute."
-            ), RETRY_SECONDS)  # fmt: skip
+            self.refuse_hub_away()
         except XSRFError:
             self.refuse(403, "xsrf", self.words.text(
                 "This request did not come from a page of this service. Open the page and try "
                 "again there."
             ))  # fmt: skip
-        if self.asker is None:
-            self.not_authenticated()
-            return
-        allowed = {Kind.PERSON} | ({Kind.NOTEBOOK} if self.access is Access.NOTEBOOK else set())
-        if self.asker.kind not in allowed:
-            self.refuse(403, "not-allowed", self._why_not(self.asker))
+
+    def _authorise(self, asker: Asker) -> None:
+        if asker.kind is Kind.NOTEBOOK and self.access is not Access.NOTEBOOK:
+            self.refuse(403, "not-allowed", self.words.text(
+                "The token of a notebook reaches what is about its own server only."
+            ))  # fmt: skip
+        if asker.kind is Kind.OTHER:
+            self.refuse(403, "not-allowed", self.words.text(
+                "This account has no access to the GPU service."
+            ))  # fmt: skip
+        if self.access is Access.ADMIN and not asker.admin:
+            self.refuse(403, "not-allowed", self.words.text("Only administrators may do this."))
+
+    def only_for(self, user: str, server: str | None = None) -> None:
+        """Refuse whoever may not act for this user's server; before anything is looked up."""
+        if not self.person.may_act_for(user, server):
+            self.refuse(403, "not-allowed", self.words.text("This is not yours."))
+
+    async def _only_while_it_runs(self, asker: Asker) -> None:
+        """Refuse a notebook whose server holds nothing: the hub may have left its token (H3)."""
+        lease = await self.ask(Reader.living_of_server, asker.key(self.hub_id()))
+        if lease is None or lease.state not in HOLDING:
+            self.refuse(403, "not-running", self.words.text(
+                "The server of this notebook does not run with a GPU."
+            ))  # fmt: skip
 
     def not_authenticated(self) -> None:
         """Answer somebody whom the hub does not know."""
         raise NotImplementedError
 
-    def _why_not(self, asker: Asker) -> str:
-        if asker.kind is Kind.NOTEBOOK:
-            return self.words.text(
-                "The token of a notebook reaches what is about its own server only."
-            )
-        return self.words.text("This account has no access to the GPU service.")
+    @classmethod
+    def methods(cls) -> tuple[str, ...]:
+        """Return the methods that this route has."""
+        own = [
+            name
+            for name in ("GET", "POST", "PUT", "PATCH", "DELETE")
+            if getattr(cls, name.lower()) is not getattr(RequestHandler, name.lower())
+        ]
+        return (*own, *(["HEAD"] if "GET" in own else []), "OPTIONS")
 
-    async def head(self, *arguments: str) -> None:
+    async def head(self, **named: str) -> None:
         """Answer as to GET, without the body."""
-        answer = self.get(*arguments)
+        answer = self.get(**named)
         if answer is not None:
             await answer
 
-    def options(self, *_arguments: str) -> None:
+    def options(self, **_named: str) -> None:
         """Say which methods there are. Other origins are allowed none."""
-        self.set_header("Allow", self._allowed())
+        self.set_header("Allow", ", ".join(self.methods()))
         self.set_status(204)
-
-    def _allowed(self) -> str:
-        own = type(self).get is not RequestHandler.get
-        return "GET, HEAD, OPTIONS" if own else "OPTIONS"
 
     # Questions
 
@@ -184,6 +214,13 @@ class Handler(Authenticated, RequestHandler):
         """End the request with an error."""
         raise RefusedError(status, code, message, retry_seconds)
 
+    def refuse_hub_away(self) -> NoReturn:
+        """End the request: it is not known who asks."""
+        self.refuse(503, "hub-away", self.words.text(
+            "JupyterHub does not answer right now, so it is not known who you are. Your "
+            "running servers go on. Try again in a minute."
+        ), RETRY_SECONDS)  # fmt: skip
+
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         """Write down what was not expected only."""
         if not isinstance(value, RefusedError):
@@ -204,7 +241,7 @@ class Handler(Authenticated, RequestHandler):
             self.set_header("Retry-After", str(error.retry_seconds))
             retry_at = self.service.clock() + timedelta(seconds=error.retry_seconds)
         if error.status == 405:
-            self.set_header("Allow", self._allowed())
+            self.set_header("Allow", ", ".join(self.methods()))
         if error.status == 401:
             self.set_header("WWW-Authenticate", "token")
         self.show_error(error, retry_at)

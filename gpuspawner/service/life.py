@@ -1,47 +1,26 @@
-"""How the service lives beside a hub: it ends with it, waits for its port, and runs once.
-
-Standard library only: this is imported before anything slow.
-"""
+"""How the service waits, on its loop: for its hub's end, for its port, for its turn."""
 
 import asyncio
-import ctypes
-import fcntl
 import ipaddress
 import logging
 import os
-import signal
 import socket
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
-from typing import IO, Final
+from typing import Final
+
+from gpuspawner.lifetime import PARENT_CHECK_SECONDS, Parent
 
 log = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG: Final = 1
 _LONGEST_WAIT_SECONDS: Final = 30.0
 _SAY_AGAIN_AFTER: Final = 10  # attempts
 
 
-def end_with_parent() -> None:
-    """Have the kernel end this process when the one that started it is gone (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-class Parent:
-    """The process that started us. Gone when we belong to somebody else."""
-
-    def __init__(self, pid: int, look: Callable[[], int] = os.getppid) -> None:
-        """Remember who it is."""
-        self._pid = pid
-        self._look = look
-
-    async def wait_gone(self, every_seconds: float = 1.0) -> None:
-        """Return once it is gone; the kernel's signal may not come on every system."""
-        while self._look() == self._pid:  # noqa: ASYNC110 - nobody tells us; we look
-            await asyncio.sleep(every_seconds)
+async def wait_gone(parent: Parent, every_seconds: float = PARENT_CHECK_SECONDS) -> None:
+    """Return once the parent is gone."""
+    while not parent.gone:  # noqa: ASYNC110 - nobody tells us; we look
+        await asyncio.sleep(every_seconds)
 
 
 def backoff(first_seconds: float = 0.5) -> Iterator[float]:
@@ -92,37 +71,6 @@ def bind(address: str, port: int) -> list[socket.socket]:
             listener.close()
         raise
     return bound
-
-
-class FileLock:
-    """A lock on a file; the kernel gives it up when its process ends, however it ends."""
-
-    def __init__(self, path: Path) -> None:
-        """Name the file; it is made when the lock is taken."""
-        self._path = path
-        self._file: IO[bytes] | None = None
-
-    def take(self) -> bool:
-        """Take the lock if no other process has it."""
-        if self._file is not None:
-            return True
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._file = os.fdopen(descriptor, "rb")
-        return True
-
-    def close(self) -> None:
-        """Give the lock up."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
 
 def end_soon(seconds: float = 5.0) -> None:

@@ -1,5 +1,6 @@
 """The OpenAPI document, made from the route table and its models."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -36,7 +37,14 @@ def document(routes: Sequence[tuple[str, type[APIHandler]]], prefix: str) -> dic
             "description": "What the GPU pool of a JupyterHub does. Read-only.",
         },
         "servers": [{"url": prefix.rstrip("/") or "/"}],
-        "paths": {f"/{path}": {"get": _operation(path, handler)} for path, handler in routes},
+        "paths": {
+            f"/{path}": {
+                method.lower(): _operation(method.lower(), path, handler)
+                for method in handler.methods()
+                if method not in ("HEAD", "OPTIONS")
+            }
+            for path, handler in routes
+        },
         "components": {
             "schemas": definitions["$defs"],
             "securitySchemes": {
@@ -51,13 +59,13 @@ def document(routes: Sequence[tuple[str, type[APIHandler]]], prefix: str) -> dic
     }
 
 
-def _operation(path: str, handler: type[APIHandler]) -> dict[str, Any]:
-    name = path.removeprefix("api/").replace(".", "-")
+def _operation(method: str, path: str, handler: type[APIHandler]) -> dict[str, Any]:
+    name = re.sub(r"[^a-z]+", "-", path.removeprefix("api/")).strip("-")
     return {
-        "operationId": f"get-{name}",
+        "operationId": f"{method}-{name}",
         "summary": handler.summary,
         "security": [] if handler.access is Access.OPEN else [{"token": []}],
-        "parameters": _parameters(handler.query),
+        "parameters": [*_in_path(path), *_parameters(handler.query)],
         "responses": {
             "200": {
                 "description": "The answer.",
@@ -81,6 +89,13 @@ def _answer(handler: type[APIHandler]) -> dict[str, Any]:
     if handler.answer is None:
         return {"type": "object"}
     return {"$ref": _REF.format(model=handler.answer.__name__)}
+
+
+def _in_path(path: str) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", path)
+    ]
 
 
 def _parameters(query: type[schemas.Query]) -> list[dict[str, Any]]:

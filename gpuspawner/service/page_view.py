@@ -11,6 +11,7 @@ from babel.dates import format_timedelta
 from gpuspawner.catalogue import Catalogue
 from gpuspawner.domain.choices import allowed_profiles
 from gpuspawner.domain.devices import HostInventory, Unavailable
+from gpuspawner.domain.knowledge import Unknown, Why
 from gpuspawner.domain.leases import Lease, State
 from gpuspawner.domain.picture import DevicePicture, Shown, SlicePicture
 from gpuspawner.domain.placement import availability
@@ -18,7 +19,7 @@ from gpuspawner.domain.pool import FRESH_FOR
 from gpuspawner.service.auth import Asker
 from gpuspawner.service.questions import Overview
 from gpuspawner.service.settings import Settings
-from gpuspawner.service.views import part_label, trouble_label
+from gpuspawner.service.views import part_label, trouble_label, unknown_sentence
 
 _BAR: Final = 100  # a bar's parts share this many steps; the style sheet has a class for each
 
@@ -52,6 +53,7 @@ class ServerView:
     since: Moment
     url: str | None
     why: str | None = None
+    unknown: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +137,14 @@ class PageWriter:
                 for item, count in counted
             )
         return PageView(
-            notices=tuple(self._notices(seen.hosts, published=seen.policy is not None)),
-            living=tuple(self._server(lease) for lease in seen.own.living),
-            ended=tuple(self._server(lease) for lease in seen.own.ended),
+            notices=(
+                *self._notices(seen.hosts, published=seen.policy is not None),
+                *self._silent_engines(seen),
+            ),
+            living=tuple(
+                self._server(each, seen.own.knowledge.of(each)) for each in seen.own.living
+            ),
+            ended=tuple(self._server(each, None) for each in seen.own.ended),
             free=free,
             hosts=self._hosts(seen.devices),
         )
@@ -183,11 +190,26 @@ class PageWriter:
                     host=host.host_id,
                 ))  # fmt: skip
 
-    def _server(self, lease: Lease) -> ServerView:
+    def _silent_engines(self, seen: Overview) -> Iterable[Notice]:
+        for state in seen.silent:
+            unknown = seen.own.knowledge.of_engine(state)
+            if unknown is None or unknown.since is None or unknown.why is Why.AGENT_AWAY:
+                continue  # an agent that is away is told of by the age of its report
+            yield Notice(kind="warning", text=self._words.text(
+                "The engine that runs the servers of the host {host} has not answered for {time}: "
+                "none can be started or stopped there right now. Running servers go on, and keep "
+                "their GPUs.",
+                host=state.host_id, time=self._duration(unknown.since),
+            ))  # fmt: skip
+
+    def _server(self, lease: Lease, unknown: Unknown | None) -> ServerView:
         moment = lease.ended_at or lease.running_at or lease.granted_at or lease.requested_at
         if lease.state is State.ENDED:
             moment = lease.finished_at or lease.ended_at or lease.requested_at
         label, style = self._state(lease)
+        sentence = unknown_sentence(unknown, self._words)
+        if sentence is not None and lease.state is State.RUNNING:
+            label, style = self._words.text("Not known"), "unknown"
         return ServerView(
             name=lease.key.server or self._words.text("Default server"),
             state=label,
@@ -197,6 +219,7 @@ class PageWriter:
             since=self._moment(moment),
             url=self._url(lease) if lease.state is State.RUNNING else None,
             why=None if lease.reason is None else self._words.reason(lease.reason),
+            unknown=sentence,
         )
 
     def _state(self, lease: Lease) -> tuple[str, str]:

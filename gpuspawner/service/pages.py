@@ -1,17 +1,23 @@
 """The page, the log-in's way back, and the style sheet."""
 
+import asyncio
 import contextlib
+import logging
 from datetime import datetime
 from typing import Any
 
 from jupyterhub.services.auth import HubOAuthCallbackHandler
-from tornado.web import RequestHandler, StaticFileHandler
+from tornado.web import HTTPError, RequestHandler, StaticFileHandler
 
 from gpuspawner.ledger.store import LedgerAwayError
-from gpuspawner.service.auth import HubAwayError, XSRFError
-from gpuspawner.service.handlers import HEADERS, RETRY_SECONDS, Access, Handler, RefusedError
+from gpuspawner.service.auth import XSRFError
+from gpuspawner.service.handlers import RETRY_SECONDS, Access, Handler, RefusedError
+from gpuspawner.service.headers import HEADERS
+from gpuspawner.service.hub import HubAwayError
 from gpuspawner.service.page_view import PageView, PageWriter
 from gpuspawner.service.questions import overview
+
+log = logging.getLogger(__name__)
 
 
 class HTMLHandler(Handler):
@@ -82,12 +88,22 @@ class CallbackHandler(HTMLHandler, HubOAuthCallbackHandler):
 
     async def prepare(self) -> None:
         """Find out whether somebody is logged in already: a second window may have done it."""
+        await super().prepare()
         with contextlib.suppress(HubAwayError, XSRFError):
-            await self.identify(self.service.settings.name)
+            await self.identify(self.service.hub)
 
     async def get(self) -> None:
         """Finish the log-in; the hub's library does it, and asks the hub without blocking."""
-        await HubOAuthCallbackHandler.get(self)
+        try:
+            async with asyncio.timeout(self.service.hub.patience_seconds):
+                await HubOAuthCallbackHandler.get(self)
+        except HTTPError as error:
+            if error.status_code < 500:
+                raise
+            self.refuse_hub_away()
+        except Exception as error:  # noqa: BLE001 - the hub's library fails in many ways on a broken answer
+            log.warning("a log-in failed, the hub's answer is broken: %s", type(error).__name__)
+            self.refuse_hub_away()
 
 
 class StyleHandler(StaticFileHandler):
@@ -100,3 +116,9 @@ class StyleHandler(StaticFileHandler):
         for name, value in HEADERS.items():
             if name != "Cache-Control":
                 self.set_header(name, value)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer with tornado's own page; a wrong method is told which ones there are."""
+        if status_code == 405:
+            self.set_header("Allow", "GET, HEAD")
+        super().write_error(status_code, **kwargs)

@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,17 @@ from tornado.web import Application, RequestHandler
 
 from gpuspawner.hubid import read_hub_id
 from gpuspawner.ledger.store import DEFAULT_URL, Ledger, LedgerAwayError
+from gpuspawner.lifetime import FileLock, Parent
 from gpuspawner.service.auth import hub_auth_from
-from gpuspawner.service.books import Books, Pulse
+from gpuspawner.service.books import Books
 from gpuspawner.service.handlers import Service
-from gpuspawner.service.life import FileLock, Parent, bind, end_soon, until_done
+from gpuspawner.service.hub import Hub
+from gpuspawner.service.life import bind, end_soon, until_done, wait_gone
 from gpuspawner.service.pages import NotFoundHandler, StyleHandler
-from gpuspawner.service.routes import STATIC, rules
+from gpuspawner.service.pulse import Pulse
+from gpuspawner.service.routes import ROUTES, STATIC, Route, rules
 from gpuspawner.service.settings import settings_from
+from gpuspawner.steps import steps_from
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +66,7 @@ async def _serve(environment: Mapping[str, str], parent: Parent | None) -> None:
 
 
 async def _end_with(parent: Parent, stop: asyncio.Event) -> None:
-    await parent.wait_gone()
+    await wait_gone(parent)
     log.warning("the hub that started this service is gone")
     stop.set()
 
@@ -73,8 +77,9 @@ def make_service(
     """Make what handlers use. Nothing is opened or asked yet."""
     problems: set[str] = set()
     url = environment.get("GPUSPAWNER_LEDGER_URL") or DEFAULT_URL
+    steps = steps_from(environment)
     try:
-        ledger = Ledger(url)
+        ledger = Ledger(url, steps=steps)
     except Exception:  # a wrong address is trouble, and never an exit (hub facts H1)
         log.exception("the ledger's address is wrong")
         ledger = None
@@ -84,9 +89,11 @@ def make_service(
     for address in settings.refused:
         log.error("never listening on the wildcard address %s", address)
         problems.add("address-refused")
+    auth = hub_auth_from(environment, settings.prefix, settings.name)
     return Service(
         settings=settings,
-        auth=hub_auth_from(environment, settings.prefix, settings.name),
+        auth=auth,
+        hub=Hub(auth, settings.name, clock, steps=steps),
         books=books,
         pulse=Pulse(books, clock),
         templates=Environment(
@@ -101,10 +108,10 @@ def make_service(
     )
 
 
-def make_app(service: Service) -> Application:
+def make_app(service: Service, routes: Sequence[Route] = ROUTES) -> Application:
     """Make the application. The cookie secret is random until the kept one is read."""
     return Application(
-        rules(service),
+        rules(service, routes),
         default_handler_class=NotFoundHandler,
         default_handler_args={"service": service},
         cookie_secret=secrets.token_bytes(32),
@@ -151,6 +158,7 @@ class Running:
         return [
             *tasks,
             loop.create_task(self._service.pulse.run()),
+            loop.create_task(self._service.hub.run()),
             loop.create_task(self._open()),
         ]
 

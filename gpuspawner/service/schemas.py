@@ -13,10 +13,15 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PlainSerialize
 from gpuspawner.domain.devices import Mode, Trouble
 from gpuspawner.domain.leases import State
 from gpuspawner.domain.picture import Shown
+from gpuspawner.service.parts import PartState
 
 
 def _iso(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _tenths(seconds: float) -> float:
+    return round(seconds, 1)
 
 
 Moment = Annotated[AwareDatetime, PlainSerializer(_iso, return_type=str, when_used="json")]
@@ -72,26 +77,44 @@ class TroubleBody(Body):
     """Why something is unavailable."""
 
     trouble: Trouble
-    detail: str = Field(description="A note of the operator, or what the hardware said.")
+    detail: str = Field(
+        description="A note of the operator, what the hardware said, or, for administrators, what "
+        "uses it without a lease."
+    )
     label: str
 
 
-class HostHealth(Body):
-    """How a host's agent does."""
+class Since(Body):
+    """Since when a part does so: at the earliest since the service began."""
 
-    age_seconds: float = Field(description="How old its last report is.")
+    ledger: Moment
+    hub: Moment
+
+
+class AgentHealth(Body):
+    """How one host's agent does."""
+
+    model_config = ConfigDict(**Body.model_config, from_attributes=True)
+
+    state: PartState = Field(description="Unknown while the ledger does not answer.")
+    since: Moment = Field(description="Since when it has this state.")
+    age_seconds: Annotated[float, PlainSerializer(_tenths, return_type=float)] = Field(
+        description="How old its last report is."
+    )
     silent: bool = Field(description="It has not reported for too long: readings are old.")
     trouble: bool = Field(description="It could not ask its hardware in its last look.")
     simulated: bool = Field(description="Its GPUs are simulated.")
 
 
 class Health(Body):
-    """How the service does. Names no person and no secret."""
+    """How the service does. Names no person, no host and no secret."""
 
     status: Literal["ok", "degraded"]
     version: str
-    ledger: Literal["ok", "away", "unknown"]
-    inventory: dict[str, HostHealth] = Field(description="By host.")
+    ledger: PartState
+    hub: PartState = Field(description="The hub's API, which says who asks.")
+    since: Since
+    inventory: list[AgentHealth] = Field(description="One for each host, in a fixed order.")
     problems: list[str] = Field(description="Codes of what stands against ``ok``.")
 
 
@@ -137,6 +160,10 @@ class LeaseBody(Body):
     running_at: Moment | None
     finished_at: Moment | None = Field(description="When its server ended, by the engine.")
     ended_at: Moment | None
+    unknown_since: Moment | None = Field(
+        description="Since when it is not known whether its server runs; it stays held. Null: it "
+        "is known, nothing runs yet or any more, or no agent has ever looked."
+    )
     slices: list[SliceBody]
     reason: ReasonBody | None
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from gpuspawner.catalogue import Catalogue
 from gpuspawner.domain.devices import Mode, Trouble, Unavailable
+from gpuspawner.domain.knowledge import Unknown, Why
 from gpuspawner.domain.leases import Lease
 from gpuspawner.domain.picture import (
     HELD_OTHERWISE,
@@ -21,8 +22,8 @@ from gpuspawner.domain.slices import Slice
 from gpuspawner.service import schemas
 
 
-def lease_body(lease: Lease, words: Catalogue) -> schemas.LeaseBody:
-    """Return a lease as an answer."""
+def lease_body(lease: Lease, unknown: Unknown | None, words: Catalogue) -> schemas.LeaseBody:
+    """Return a lease as an answer, with what is not known of its server."""
     why = lease.reason
     return schemas.LeaseBody(
         lease_id=lease.lease_id,
@@ -36,10 +37,38 @@ def lease_body(lease: Lease, words: Catalogue) -> schemas.LeaseBody:
         running_at=lease.running_at,
         finished_at=lease.finished_at,
         ended_at=lease.ended_at,
+        unknown_since=None if unknown is None else unknown.since,
         slices=[slice_body(item, words) for item in lease.slices],
         reason=None
         if why is None
         else schemas.ReasonBody(code=str(why.code), message=words.reason(why)),
+    )
+
+
+def unknown_sentence(unknown: Unknown | None, words: Catalogue) -> str | None:
+    """Say that it is not known whether a lease's server runs, and what that means for its owner.
+
+    None where it is known, and where no agent has ever looked, which is no news to an owner.
+    """
+    if unknown is None or unknown.since is None:
+        return None
+    since = words.time(unknown.since)
+    if unknown.why is Why.ENGINE_SILENT:
+        return words.text(
+            "It is not known whether it runs: the engine has not answered since {moment}. Nothing "
+            "is lost; the GPU stays yours.",
+            moment=since,
+        )
+    if unknown.why is Why.AGENT_AWAY:
+        return words.text(
+            "It is not known whether it runs: the agent of its host has not reported since "
+            "{moment}. Nothing is lost; the GPU stays yours.",
+            moment=since,
+        )
+    return words.text(
+        "It is not known whether it runs: the engine has not shown it since {moment}. The GPU "
+        "stays yours. If you cannot open it, tell the staff.",
+        moment=since,
     )
 
 
@@ -162,12 +191,13 @@ def trouble_label(unavailable: Unavailable, words: Catalogue) -> str:
         PARTITIONING_UNKNOWN: words.text("it is not known how it is partitioned"),
         HELD_OTHERWISE: words.text("its GPU is still held in another way"),
     }
-    if unavailable.detail in special:
+    if unavailable.detail in special and unavailable.trouble is not Trouble.FOREIGN:
         return special[unavailable.detail]
     said = {
         Trouble.CORDONED: words.text("taken out of use by the staff"),
         Trouble.LOST: words.text("the hardware does not answer any more"),
         Trouble.SICK: words.text("the hardware reports that it is broken"),
+        Trouble.FOREIGN: words.text("used by something outside this site's books"),
         Trouble.UNKNOWN: words.text("it could not be asked"),
     }[unavailable.trouble]
     if not unavailable.detail:

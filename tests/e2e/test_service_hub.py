@@ -40,6 +40,7 @@ def health(desk: Desk) -> dict[str, Any]:
     return answer.json() if answer.status_code == 200 else {}
 
 
+@pytest.mark.proves("P7")
 def test_a_busy_port_does_not_stop_the_hub(make_desk):
     desk = make_desk(start=False)
     server = ThreadingHTTPServer(("127.0.0.1", desk.port), Stranger)
@@ -57,11 +58,12 @@ def test_a_busy_port_does_not_stop_the_hub(make_desk):
     assert desk.hub.pid
 
 
+@pytest.mark.proves("P7", "R14")
 def test_a_damaged_ledger_does_not_stop_the_hub(make_desk, tmp_path):
     desk = make_desk(start=False, empty=True)
     (tmp_path / "ledger.sqlite").write_bytes(b"no database" * 1000)
     desk.hub.start()
-    wait_for("it to be seen", lambda: health(desk).get("ledger") == "away")
+    wait_for("it to be seen", lambda: health(desk).get("ledger") == "degraded")
     assert desk.hub.api("GET", "/users").status == 200
 
 

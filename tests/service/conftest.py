@@ -1,7 +1,7 @@
 """A service in this process, with a double of the hub and a ledger with a small lab in it."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -12,13 +12,14 @@ import pytest
 import yarl
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
-from tornado.web import create_signed_value
+from tornado.web import Application, create_signed_value
 
 from gpuspawner.broker.broker import Broker
 from gpuspawner.domain.leases import Lease
 from gpuspawner.domain.profiles import Profile
 from gpuspawner.ledger.store import Ledger
 from gpuspawner.service.handlers import Service
+from gpuspawner.service.routes import ROUTES, Route
 from gpuspawner.service.run import make_app, make_service
 from tests.builders import (
     EXITED,
@@ -60,6 +61,7 @@ class Site:
     ledger: Ledger
     secret: bytes
     session: aiohttp.ClientSession
+    app: Application
     now: list[datetime] = field(default_factory=lambda: [NOW])
 
     @property
@@ -70,6 +72,20 @@ class Site:
         """The header of a browser that is logged in with this token."""
         value = create_signed_value(self.secret, "service-gpu", token).decode()
         return {"Cookie": f"service-gpu={value}", "Sec-Fetch-Mode": "navigate"}
+
+    async def page(self, token: str) -> dict[str, str]:
+        """The headers of a script in the page, which a browser with this token has opened."""
+        opened = self.cookie(token)
+        shown = await self.ask("", headers=opened)
+        assert shown.status == 200
+        value = shown.headers["Set-Cookie"].partition("_xsrf=")[2].partition(";")[0]
+        return {
+            "Cookie": f"{opened['Cookie']}; _xsrf={value}",
+            "X-XSRFToken": value,
+            "Origin": self.url.removesuffix(self.service.settings.prefix),
+            "Sec-Fetch-Mode": "cors",
+            "Sec-Fetch-Site": "same-origin",
+        }
 
     async def ask(
         self, path: str, token: str | None = None, *, method: str = "GET", **settings: Any
@@ -104,6 +120,8 @@ class Site:
 
 
 TOKENS = {
+    "own": service_model("gpu"),
+    "staff": user_model("staff", groups=["ml101", "ml101-staff"]),
     "ada": user_model("ada", groups=["ml101"]),
     "ben": user_model("ben"),
     "admin": user_model("admin", admin=True),
@@ -138,7 +156,9 @@ async def make_site(
     """Make services; ``filled=False`` leaves the ledger empty, ``ledger_url`` names another."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def make(*, filled: bool = True, **environment: str) -> Site:
+        async def make(
+            *, filled: bool = True, routes: Sequence[Route] = ROUTES, **environment: str
+        ) -> Site:
             hub = HubDouble()
             stack.push_async_callback(hub.close)
             hub.tokens.update(TOKENS)
@@ -158,7 +178,7 @@ async def make_site(
             service = make_service(given, clock=lambda: now[0])
             service.hub_id = "hub"
             stack.callback(service.books.close)
-            app = make_app(service)
+            app = make_app(service, routes)
             server = HTTPServer(app, max_body_size=65536)
             sockets = bind_sockets(0, "127.0.0.1")
             server.add_sockets(sockets)
@@ -170,7 +190,7 @@ async def make_site(
             await service.pulse.look()
             base = f"http://127.0.0.1:{sockets[0].getsockname()[1]}{service.settings.prefix}"
             secret = app.settings["cookie_secret"]
-            return Site(base, hub, service, ledger, secret, session, now)
+            return Site(base, hub, service, ledger, secret, session, app, now)
 
         yield make
 

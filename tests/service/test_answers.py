@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuspawner.domain.leases import State
 from gpuspawner.service.routes import API
+from gpuspawner.service.schemas import Health
 from tests.service.answers import document, lab, validate
 
 PATHS = [path for path, _ in API]
@@ -81,6 +83,7 @@ async def test_before_the_hub_published_nothing_is_said_about_profiles(make_site
     assert (await site.ask("api/devices", "ada")).body == {"devices": []}
 
 
+@pytest.mark.proves("P5")
 async def test_what_is_unknown_is_null(site):
     device = (await site.ask("api/devices", "ada")).body["devices"][0]
     assert device["load"]["temperature_c"] is None
@@ -232,6 +235,38 @@ def test_the_reference_names_every_route_problem_and_code():
     codes = re.findall(r'problems\.(?:add|discard)\("([a-z-]+)"\)', source)
     codes += re.findall(r'refuse\(\d+, "([a-z-]+)"', source)
     codes += re.findall(r'RefusedError\(\s*\d+, "([a-z-]+)"', source)
-    assert len(codes) > 10
+    codes += re.findall(r'"([a-z]+(?:-[a-z]+)+)": ', source)
+    assert len(codes) > 20
     for code in codes:
         assert f"`{code}`" in page, code
+
+
+def test_the_example_of_health_is_an_answer():
+    page = Path(__file__).parents[2] / "docs" / "reference" / "rest-api.md"
+    example = page.read_text().partition("## Health")[2].partition("```json")[2].partition("```")[0]
+    assert Health.model_validate_json(example).inventory[0].silent
+
+
+# How leases are read
+
+
+def test_a_page_of_leases_reads_no_more_than_it_shows(site):
+    """By number, downwards, with each filter in the ledger and not after it."""
+    for number in range(12):
+        site.end(site.grant(("ada", "ben")[number % 2]))
+    living = site.grant("ada")
+    ended = frozenset({State.ENDED})
+    with site.ledger.read() as books:
+
+        def numbers(**asked):
+            return [lease.lease_id for lease in books.leases(**asked)]
+
+        assert numbers(limit=3) == [13, 12, 11]
+        assert numbers(limit=3, before=11) == [10, 9, 8]
+        assert numbers(limit=3, before=1) == []
+        assert numbers(limit=0) == []
+        assert numbers(limit=3, hub_id="hub", user="ada") == [living.lease_id, 11, 9]
+        assert numbers(limit=3, user="ada", states=ended, before=11) == [9, 7, 5]
+        assert numbers(limit=3, hub_id="other") == []
+        assert numbers(limit=3, user="cho") == []
+        assert numbers(limit=99, states=ended | {State.RUNNING}) == list(range(13, 0, -1))

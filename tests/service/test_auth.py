@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuspawner.service.auth import Asker, Kind, asker_from
+from gpuspawner.service.askers import Asker, Kind, asker_from
 from tests.service.doubles import ACCESS, notebook_model, service_model, user_model
 
 

@@ -7,15 +7,16 @@ from itertools import islice
 
 import pytest
 
+from gpuspawner.lifetime import FileLock, Parent
 from gpuspawner.service import life
-from gpuspawner.service.life import FileLock, Parent, backoff, until_done
+from gpuspawner.service.life import backoff, until_done, wait_gone
 from gpuspawner.service.run import Running, kept_secret, make_service
 from gpuspawner.service.settings import settings_from
 
 
-async def test_it_notices_when_its_parent_is_another(monkeypatch):
+async def test_it_notices_when_its_parent_is_another():
     pids = iter([7, 7, 1])
-    await Parent(7, lambda: next(pids)).wait_gone(every_seconds=0)
+    await wait_gone(Parent(7, lambda: next(pids)), every_seconds=0)
 
 
 def test_waits_double_up_to_half_a_minute():
@@ -223,7 +224,7 @@ async def test_a_hub_id_that_cannot_be_read_is_degraded_until_it_can(tmp_path, q
         tmp_path, port, GPUSPAWNER_HUB_ID="", GPUSPAWNER_HUB_ID_FILE=str(file)
     )
     try:
-        await eventually(lambda: service.pulse.ledger == "ok")
+        await eventually(lambda: service.pulse.ledger.state == "ok")
         assert "hub-id-unknown" in service.problems
         file.write_text("hub7")
         await eventually(lambda: service.hub_id == "hub7")

@@ -88,6 +88,7 @@ async def test_trouble_is_said_with_the_operators_note(site):
     assert "taken out of use by the staff: new &lt;cooler&gt; on Friday" in answer.text
 
 
+@pytest.mark.proves("P5")
 async def test_unknown_readings_are_a_dash(make_site):
     site = await make_site(filled=False)
     bare = device("x", load=type(device("x").load)(), memory_mib=None)
@@ -274,6 +275,7 @@ async def test_a_revoked_token_is_out_within_the_cache_time(site):
     assert (await site.ask("", headers=headers)).status == 302
 
 
+@pytest.mark.proves("P9")
 async def test_no_log_line_has_a_secret(site, caplog):
     caplog.set_level("DEBUG", "gpuspawner")
     caplog.set_level("INFO", "tornado")

@@ -99,7 +99,7 @@ def test_whatever_is_wrong_health_answers_degraded_and_the_process_stays(start, 
 def test_a_damaged_ledger_does_not_end_it(start, tmp_path):
     (tmp_path / "ledger.sqlite").write_bytes(b"no database" * 1000)
     process, port = start(*MODULE)
-    wait_for("it to be seen", lambda: (health(port) or {}).get("ledger") == "away")
+    wait_for("it to be seen", lambda: (health(port) or {}).get("ledger") == "degraded")
     assert process.poll() is None
 
 
