@@ -21,6 +21,7 @@ from tests.rig.postgres import PostgresServer, missing_for_postgres
 from tests.rig.processes import end_orphans
 from tools.notebook_image.build import ImageError
 
+pytest_plugins = ["tests.guarantees"]
 _FAILED = pytest.StashKey[bool]()
 
 

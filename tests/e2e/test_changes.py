@@ -87,6 +87,7 @@ def test_each_start_has_its_own_profile_and_files_stay(
     assert len(tokens) == 5  # never an old token
 
 
+@pytest.mark.proves("P4")
 def test_a_kept_container_is_never_started_with_somebody_elses_device(
     make_lab: Callable[..., Lab],
 ) -> None:

@@ -14,6 +14,7 @@ from tests.e2e.lab import Lab
 pytestmark = pytest.mark.engine
 
 
+@pytest.mark.proves("R2")
 @pytest.mark.parametrize(
     ("way", "code", "source"),
     [
@@ -78,6 +79,7 @@ def test_a_stop_records_the_finish_time_of_the_container(make_lab: Callable[...,
     assert lab.containers("ada") == []
 
 
+@pytest.mark.proves("P2", "R3")
 def test_an_engine_that_is_away_ends_nothing(make_lab: Callable[..., Lab]) -> None:
     """Unknown is not gone: the lease stays held, the server counts as running (case 08)."""
     lab = make_lab(agent=True)
@@ -100,6 +102,7 @@ def test_an_engine_that_is_away_ends_nothing(make_lab: Callable[..., Lab]) -> No
     lab.hub.wait_server("ada")
 
 
+@pytest.mark.proves("P7", "R13", "R14")
 def test_a_ledger_that_is_away_stops_no_cpu_notebook(
     make_lab: Callable[..., Lab],
 ) -> None:

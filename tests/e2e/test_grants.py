@@ -18,6 +18,7 @@ ASKED = {
 }
 
 
+@pytest.mark.proves("P1", "P4", "P6")
 async def test_eight_students_at_the_same_moment_get_eight_slices_and_the_ninth_a_reason(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -73,6 +74,7 @@ async def test_eight_students_at_the_same_moment_get_eight_slices_and_the_ninth_
     assert lab.containers("ninth") == []
 
 
+@pytest.mark.proves("P4")
 async def test_four_whole_gpus_are_used_again_after_a_change(
     make_lab: Callable[..., Lab],
 ) -> None:
@@ -154,6 +156,7 @@ def _with_group() -> list[dict[str, object]]:
     ]
 
 
+@pytest.mark.proves("P4")
 def test_an_image_that_asks_for_all_gpus_sees_its_lease_only(
     make_lab: Callable[..., Lab], images: object
 ) -> None:

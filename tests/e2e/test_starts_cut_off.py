@@ -11,7 +11,8 @@ import requests
 
 from gpuspawner.domain.leases import State
 from gpuspawner.domain.reasons import Code
-from tests.doubles.docker_proxy import DockerProxy, Fault
+from tests.doubles.fault_proxy import FaultProxy
+from tests.doubles.faults import Fault
 from tests.e2e.lab import PROFILES, Lab
 from tests.rig.engine import OwnedEngine
 from tests.rig.processes import wait_for
@@ -25,14 +26,14 @@ AT_ONCE = 'c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 0}\n'
 
 
 @pytest.fixture
-def proxy(engine: OwnedEngine) -> Iterator[DockerProxy]:
+def proxy(engine: OwnedEngine) -> Iterator[FaultProxy]:
     """The hub's way to the engine."""
-    with DockerProxy(engine.url) as proxy:
+    with FaultProxy(engine.url) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def make_site(proxy: DockerProxy, make_lab: Callable[..., Lab]) -> Iterator[Callable[..., Lab]]:
+def make_site(proxy: FaultProxy, make_lab: Callable[..., Lab]) -> Iterator[Callable[..., Lab]]:
     """Make labs whose hub (and agent) go through the proxy; none of it may surprise the hub."""
     made: list[Lab] = []
 
@@ -69,9 +70,10 @@ def expect_nothing_left(lab: Lab, held: Fault) -> None:
     assert lab.container("ada")["State"]["Running"]
 
 
+@pytest.mark.proves("R5")
 @pytest.mark.parametrize("profile", ["whole", "cpu"])
 def test_a_delete_while_the_create_is_slow(
-    make_site: Callable[..., Lab], proxy: DockerProxy, profile: str
+    make_site: Callable[..., Lab], proxy: FaultProxy, profile: str
 ) -> None:
     lab = make_site()
     held = proxy.fault("POST", CREATE, delay=3, times=1)
@@ -89,9 +91,10 @@ def test_a_delete_while_the_create_is_slow(
     expect_nothing_left(lab, held)
 
 
+@pytest.mark.proves("R6")
 @pytest.mark.parametrize("profile", ["whole", "cpu"])
 def test_the_start_timeout_hits_while_the_create_is_slow(
-    make_site: Callable[..., Lab], proxy: DockerProxy, profile: str
+    make_site: Callable[..., Lab], proxy: FaultProxy, profile: str
 ) -> None:
     lab = make_site("c.Spawner.start_timeout = 2")
     held = proxy.fault("POST", CREATE, delay=5, times=1)
@@ -109,7 +112,7 @@ def test_the_start_timeout_hits_while_the_create_is_slow(
 
 
 def test_the_hub_ends_in_order_and_takes_its_servers_along(
-    make_site: Callable[..., Lab], proxy: DockerProxy
+    make_site: Callable[..., Lab], proxy: FaultProxy
 ) -> None:
     """stop() comes while start() still runs (cleanup_servers)."""
     lab = make_site("c.JupyterHub.cleanup_servers = True")
@@ -125,8 +128,9 @@ def test_the_hub_ends_in_order_and_takes_its_servers_along(
     expect_nothing_left(lab, held)
 
 
+@pytest.mark.proves("R6")
 def test_the_hub_is_killed_between_grant_and_create(
-    make_site: Callable[..., Lab], proxy: DockerProxy
+    make_site: Callable[..., Lab], proxy: FaultProxy
 ) -> None:
     """Its create reaches the engine after its death; the user presses Start again."""
     lab = make_site()
@@ -165,7 +169,7 @@ def test_the_hub_is_killed_and_comes_back_to_its_server(make_site: Callable[...,
 
 
 def test_the_hub_is_killed_before_it_knows_the_address(
-    make_site: Callable[..., Lab], proxy: DockerProxy
+    make_site: Callable[..., Lab], proxy: FaultProxy
 ) -> None:
     """The container runs, the database has no address: the engine has it (H14)."""
     lab = make_site()
@@ -199,8 +203,9 @@ def _expect_adopted(lab: Lab, container_id: str, lease_id: int) -> None:
     lab.check()
 
 
+@pytest.mark.proves("P2", "R3")
 def test_an_engine_that_answers_500_ends_nothing(
-    make_site: Callable[..., Lab], proxy: DockerProxy
+    make_site: Callable[..., Lab], proxy: FaultProxy
 ) -> None:
     """Ten polls of the hub and some rounds of the agent; upstream says stopped at the first."""
     lab = make_site("c.Spawner.poll_interval = 1", agent=True)
@@ -223,8 +228,9 @@ def test_an_engine_that_answers_500_ends_nothing(
     assert lab.living() == []
 
 
+@pytest.mark.proves("R14")
 def test_a_pull_that_hangs_slows_nobody_else(
-    make_site: Callable[..., Lab], proxy: DockerProxy
+    make_site: Callable[..., Lab], proxy: FaultProxy
 ) -> None:
     far = {"name": "far", "title": "Far", "images": ["127.0.0.1:1/far:1"]}
     lab = make_site(profiles=[*PROFILES, far])
@@ -249,6 +255,7 @@ def test_a_pull_that_hangs_slows_nobody_else(
     assert lab.containers() == []
 
 
+@pytest.mark.proves("P7", "R14")
 async def test_the_hub_answers_while_the_engine_hangs(
     make_site: Callable[..., Lab], engine: OwnedEngine
 ) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -175,6 +176,15 @@ class HubProcess(HubAPI):
         self._remember()
         self._process.kill()
         self._process.wait()
+        self._process = None
+
+    def wait_killed(self, timeout: float = 60) -> None:
+        """Wait until the hub, which kills itself (SIGKILL), is dead; as `kill` otherwise."""
+        assert self._process is not None
+        self._remember()
+        status = self._process.wait(timeout)
+        if status != -signal.SIGKILL:
+            raise RuntimeError(f"the hub ended with status {status}:\n{self.log_tail()}")
         self._process = None
 
     def restart(self) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import docker
 
@@ -18,6 +19,8 @@ from tests.rig.engine import PLANTED, OwnedEngine, engine_version, missing_for_e
 from tools.notebook_image import build
 
 _STUB = (Path(__file__).parent / "stub" / "stub_server.py").read_bytes()
+
+Say = build.Say
 
 _KEEP_SECONDS = 3 * 24 * 3600
 
@@ -74,9 +77,24 @@ def derive(client: docker.APIClient) -> None:
 
 
 def build_small(
-    client: docker.APIClient, name: str, dockerfile: str, files: dict[str, bytes] | None = None
+    client: docker.APIClient,
+    name: str,
+    dockerfile: str,
+    files: dict[str, bytes] | None = None,
+    **settings: Any,
 ) -> None:
-    """Build an image from a Dockerfile's text and a few files."""
+    """Build an image from a Dockerfile's text and a few files.
+
+    Args:
+        client: of the engine.
+        name: the image's name.
+        dockerfile: its text.
+        files: by their names in the build.
+        **settings: of ``docker.APIClient.build``.
+
+    Raises:
+        build.ImageError: it cannot be built.
+    """
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as archive:
         for file, content in {"Dockerfile": dockerfile.encode(), **(files or {})}.items():
@@ -84,30 +102,54 @@ def build_small(
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
     context.seek(0)
+    seen: list[str] = []
     for line in client.build(
-        fileobj=context, custom_context=True, tag=name, rm=True, forcerm=True, decode=True
+        fileobj=context,
+        custom_context=True,
+        tag=name,
+        rm=True,
+        forcerm=True,
+        decode=True,
+        **settings,
     ):
+        seen.append(str(line.get("stream", "")).rstrip())
         if "error" in line:
-            raise RuntimeError(f"{name} cannot be built: {line['error']}")
+            tail = "\n".join([text for text in seen if text][-15:])
+            raise build.ImageError(f"{name} cannot be built: {line['error']}\n{tail}")
 
 
-def seed(say: Callable[[str], None] = lambda _: None) -> Path:
+def seed(say: Say = lambda _: None) -> Path:
     """Return a kept data folder that holds the images, making it if need be.
 
     Loading the archive into a fresh engine takes half a minute on two cores; planting this
     folder by hard links takes about a second.
     """
-    kept = build.cache_folder() / f"engine-{engine_version()}-{_digest()}"
-    with build.one_at_a_time("seed"):
-        if not kept.exists():
-            with OwnedEngine() as engine:
+
+    def fill(client: docker.APIClient, say: Say) -> None:
+        build.ensure(client, say)
+        derive(client)
+
+    return kept(_digest(), fill, say)
+
+
+def kept(
+    name: str,
+    fill: Callable[[docker.APIClient, Say], None],
+    say: Say = lambda _: None,
+    *,
+    base: Path | None = None,
+) -> Path:
+    """Return the kept data folder of this name; if there is none, fill an engine and keep its."""
+    folder = build.cache_folder() / f"engine-{engine_version()}-{name}"
+    with build.one_at_a_time("seed" if base is None else "seed-on-seed"):
+        if not folder.exists():
+            with OwnedEngine(seed=base) as engine:
                 with contextlib.closing(engine.client(timeout=900)) as client:
-                    build.ensure(client, say)
-                    derive(client)
+                    fill(client, say)
                 engine.stop()
-                _keep(engine.folder / "data", kept)
-        os.utime(kept)
-    return kept
+                _keep(engine.folder / "data", folder)
+        os.utime(folder)
+    return folder
 
 
 def _keep(data: Path, kept: Path) -> None:
@@ -127,10 +169,12 @@ def main() -> None:
 
     What is missing is no failure here: the tests that need it say so.
     """
+    from tests.rig import hub_image  # it builds on what is here
+
     reason = missing_for_engine()
     if reason is None:
         try:
-            seed(lambda text: print(text, file=sys.stderr))
+            hub_image.seed(lambda text: print(text, file=sys.stderr))
         except build.ImageError as error:
             reason = str(error)
     if reason:

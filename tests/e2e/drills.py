@@ -1,0 +1,403 @@
+"""Parts of the kill point drills: a lab that listens, an agent of the test's own, and troubles."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import docker.types
+import psutil
+
+from gpuspawner.domain.leases import Claim, Evidence, Lease, ServerKey, Source, State
+from gpuspawner.domain.policy import parse_policy
+from gpuspawner.domain.reasons import Code, reason
+from gpuspawner.engines.docker import labels
+from tests.doubles.drill import FOLDER_VARIABLE, ROLE_VARIABLE, Drill
+from tests.e2e.lab import PROFILES, Lab
+from tests.rig.processes import is_alive, run_mark, wait_for
+
+PRESET = "four-a100"
+SHARED: list[dict[str, Any]] = [{"select": "*", "modes": ["time-sliced"]}]
+CONFIG = """
+import os
+os.environ.update({hub!r})
+c.JupyterHub.services = [{{"name": "gpu-agent", "environment": {agent!r}}}]
+c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0, "slow_stop_timeout": 0}}
+c.Spawner.poll_interval = 3600  # so that only what the test asks for passes steps
+# The hub looks for services that ended every 30 s, and has no setting for it.
+import jupyterhub.services.service
+class Quick(jupyterhub.services.service._ServiceSpawner):
+    poll_interval = 1
+jupyterhub.services.service._ServiceSpawner = Quick
+"""
+REPAIR_SECONDS = 60
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Each name once, in the order of its first time."""
+    return list(dict.fromkeys(names))
+
+
+@dataclass
+class DrillSite:
+    """A lab with a drill, and a healthy user who must never notice anything."""
+
+    lab: Lab
+    drill: Drill
+    _healthy: tuple[int, str, str] | None = None
+    _users: int = 0
+
+    def new_user(self) -> str:
+        """A person who has not been here yet."""
+        self._users += 1
+        name = f"user{self._users}"
+        self.lab.hub.add_user(name)
+        return name
+
+    def start_healthy(self) -> None:
+        """Let ben's server run before everything."""
+        self.lab.start("ben", profile="share")
+        self._healthy = self._of_ben()
+
+    def _of_ben(self) -> tuple[int, str, str]:
+        container = self.lab.container("ben")
+        return self.lab.last("ben").lease_id, container["Id"], container["State"]["StartedAt"]
+
+    def ask(self, what: str, user: str) -> None:
+        """Ask for a start or a stop, and wait for no answer: the hub may die before it gives one.
+
+        A hub asks its spawner whether the server runs before it answers a DELETE.
+        """
+
+        def work() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                if what == "start":
+                    self.lab.hub.start_server(user, options={"profile": "share"})
+                else:
+                    self.lab.hub.stop_server(user)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def start_all(self, users: Sequence[str]) -> None:
+        """Let each have a server: one that has it keeps it."""
+        waiting = list(users)
+
+        def look() -> bool:
+            for user in list(waiting):
+                model = self.lab.hub.server(user)
+                if model is not None and model["ready"]:
+                    waiting.remove(user)
+                elif model is None or not model["pending"]:
+                    self.lab.hub.start_server(user, options={"profile": "share"})
+            return not waiting
+
+        wait_for(f"servers of {users}", look, REPAIR_SECONDS, every=0.2)
+
+    def stop_all(self, users: Sequence[str]) -> None:
+        """Let nobody of these have a server."""
+        waiting = list(users)
+
+        def look() -> bool:
+            for user in list(waiting):
+                model = self.lab.hub.server(user)
+                if model is None:
+                    waiting.remove(user)
+                elif not model["pending"]:
+                    self.lab.hub.stop_server(user)
+            return not waiting
+
+        wait_for(f"no servers of {users}", look, REPAIR_SECONDS, every=0.2)
+
+    def expect_running(self, users: Sequence[str]) -> None:
+        """Each holds one lease whose number its one container carries."""
+        for user in users:
+            (lease,) = [each for each in self.lab.living() if each.key.user == user]
+            assert lease.state is State.RUNNING
+            container = self.lab.container(user)
+            assert container["State"]["Running"]
+            assert container["Config"]["Labels"]["org.gpuspawner.fence"] == str(lease.fence)
+
+    def expect_only_ben(self) -> None:
+        """Within the time for repairs nothing is left of anybody but the healthy user."""
+
+        def left() -> list[str]:
+            found = [f"lease {x.lease_id} {x.state}" for x in self.lab.living()
+                     if x.key.user != "ben"]  # fmt: skip
+            found += [x["Name"] for x in self.lab.containers() if x["Id"] != self._ben_container()]
+            return found
+
+        wait_for("nothing to be left", lambda: not left() or None, REPAIR_SECONDS, every=0.2)
+        self.check()
+
+    def _ben_container(self) -> str:
+        return "" if self._healthy is None else self._healthy[1]
+
+    def check(self) -> None:
+        """The promises hold, and the healthy user noticed nothing."""
+        self.lab.check()
+        assert self._of_ben() == self._healthy
+        assert self.lab.last("ben").state is State.RUNNING
+
+    def processes(self, role: str) -> list[psutil.Process]:
+        """Living processes of a role that belong to this site."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                told = process.environ()
+                mine = told.get(FOLDER_VARIABLE) == str(self.drill.folder)
+                if mine and told.get(ROLE_VARIABLE) == role and is_alive(process):
+                    found.append(process)
+        return found
+
+    def expect_one(self, role: str) -> psutil.Process:
+        """Exactly one process of a role is alive, and stays the only one."""
+        return wait_for(
+            f"exactly one {role}",
+            lambda: found[0] if len(found := self.processes(role)) == 1 else None,
+            REPAIR_SECONDS,
+        )
+
+
+def open_site(
+    make_lab: Callable[..., Lab], folder: Path, *, agent: bool, config: str = "", **changes: Any
+) -> DrillSite:
+    """Make a lab whose hub, and agent if the hub runs one, listen to a drill."""
+    drill = Drill(folder / "drill")
+    users = ["ben", *(f"user{number}" for number in range(1, 120))]
+    text = CONFIG.format(hub=drill.environment("hub"), agent=drill.environment("agent"))
+    lab = make_lab(
+        preset=PRESET, devices=SHARED, groups={"ml101": users}, agent=agent,
+        config=text + config, **changes,
+    )  # fmt: skip
+    lab.hub.add_user("ben")
+    return DrillSite(lab, drill)
+
+
+# --- an agent of the test's own ---------------------------------------------------------------
+
+
+@dataclass
+class OwnAgent:
+    """The agent as the test's child, so that it is started again at once."""
+
+    site: DrillSite
+    folder: Path
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        """Start it, and return when it has compared and observed once."""
+        self.folder.mkdir(exist_ok=True)
+        before = self._observed()
+        self.launch()
+        wait_for("the agent to observe", lambda: self._observed() != before or None, REPAIR_SECONDS)
+
+    def launch(self) -> None:
+        """Start it and do not wait."""
+        assert self.process is None
+        with (self.folder / "agent.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gpuspawner", "agent", "--simulate", PRESET,
+                 "--ledger", self.site.lab.ledger.url.render_as_string(hide_password=False),
+                 "--guard-seconds", "0.6", "--observe-seconds", "1", "--reconcile-seconds", "0.6"],
+                cwd=self.folder, stdout=log, stderr=log,
+                env={**os.environ, **run_mark(), **self.site.drill.environment("agent"),
+                     "DOCKER_HOST": self.site.lab.engine.url},
+            )  # fmt: skip
+
+    def _observed(self) -> Any:
+        with self.site.lab.ledger.read() as books:
+            return [host.observed_at for host in books.hosts()]
+
+    def wait_killed(self) -> None:
+        """Wait until it has killed itself."""
+        assert self.process is not None
+        try:
+            status = self.process.wait(REPAIR_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"the agent lives on:\n{self.log()}") from None
+        assert status == -signal.SIGKILL, self.log()
+        self.process = None
+
+    def kill(self) -> None:
+        """Kill it if it runs."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def log(self) -> str:
+        """The end of what it said."""
+        return (self.folder / "agent.log").read_text()[-4000:]
+
+
+@contextmanager
+def own_agent(site: DrillSite, folder: Path) -> Iterator[OwnAgent]:
+    """An agent that ends with the block; not started yet."""
+    agent = OwnAgent(site, folder)
+    try:
+        yield agent
+    finally:
+        agent.kill()
+
+
+# --- troubles that an agent repairs -----------------------------------------------------------
+
+_IDLE = ["python3", "-c", "import signal; signal.signal(15, lambda *_: exit()); signal.pause()"]
+
+
+@dataclass
+class Troubles:
+    """Makes what goes wrong at a site, each with a new person, and says when it is repaired."""
+
+    site: DrillSite
+    image: str
+    _count: int = field(default=0, init=False)
+
+    @property
+    def kinds(self) -> dict[str, Callable[[], Callable[[], bool]]]:
+        """Each makes its trouble and returns a look that says whether it is repaired."""
+        return {
+            "removed": self.removed, "expired": self.expired, "unrecorded": self.unrecorded,
+            "late": self.late, "unknown": self.unknown, "stray": self.stray,
+        }  # fmt: skip
+
+    def removed(self) -> Callable[[], bool]:
+        """A running server's container is removed by hand."""
+        lease, container = self._server(run=True)
+        with contextlib.closing(self.site.lab.engine.client()) as client:
+            client.remove_container(container, force=True)
+        return lambda: self._is_over(lease)
+
+    def expired(self) -> Callable[[], bool]:
+        """A hub died between making a container and starting it, long ago."""
+        lease, _ = self._server(started=False)
+        return lambda: self._is_over(lease)
+
+    def unrecorded(self) -> Callable[[], bool]:
+        """A hub died between starting a container and writing that down, long ago."""
+        lease, container = self._server(bind=False)
+
+        def look() -> bool:
+            present = self._lease(lease)
+            return (present.state, present.run_id) == (State.RUNNING, container)
+
+        return look
+
+    def late(self) -> Callable[[], bool]:
+        """A container runs on by a grant that an administrator ended by force."""
+        lease, container = self._server(run=True)
+        self.site.lab.broker.force_end(lease.lease_id, "drill", "admin:drill", datetime.now(UTC))
+        return lambda: self._is_gone(container)
+
+    def unknown(self) -> Callable[[], bool]:
+        """A server runs by a grant that the books do not have."""
+        lease = self._grant()
+        self.site.lab.broker.end(
+            lease.lease_id, reason(Code.GIVEN_UP), Evidence(source=Source.NEVER_RAN),
+            datetime.now(UTC),
+        )  # fmt: skip
+        lost = replace(lease, fence=(lease.fence or 0) + 1_000_000)
+        self._container(lost)
+
+        def look() -> bool:
+            with self.site.lab.ledger.read() as books:
+                found = books.leases_by_fence([lost.fence or 0])
+            return [x.state for x in found.values()] == [State.RUNNING]
+
+        return look
+
+    def stray(self) -> Callable[[], bool]:
+        """Somebody starts a container with a GPU past the hub."""
+        uuid = self.site.lab.inventory.devices[3].uuid
+        with contextlib.closing(self.site.lab.engine.client()) as client:
+            config = client.create_host_config(
+                device_requests=[docker.types.DeviceRequest(
+                    driver="nvidia", device_ids=[uuid], capabilities=[["gpu"]])],
+            )  # fmt: skip
+            made = client.create_container(self.image, _IDLE, host_config=config)["Id"]
+            client.start(made)
+
+        def look() -> bool:
+            with self.site.lab.ledger.read() as books:
+                strays = books.strays()
+            return made in {each.run_id for group in strays.values() for each in group}
+
+        return look
+
+    def clear(self) -> None:
+        """Remove all containers but the healthy user's, and wait until the books know it."""
+        keep = self.site._ben_container()
+        with contextlib.closing(self.site.lab.engine.client()) as client:
+            for each in client.containers(all=True):
+                if each["Id"] != keep:
+                    client.remove_container(each["Id"], force=True)
+
+        def look() -> bool:
+            with self.site.lab.ledger.read() as books:
+                strays = [each for group in books.strays().values() for each in group]
+            return not strays and [x.key.user for x in self.site.lab.living()] == ["ben"]
+
+        wait_for("the books to be clear", look, REPAIR_SECONDS)
+
+    def _grant(self) -> Lease:
+        self._count += 1
+        profiles = parse_policy(PROFILES, SHARED).profiles
+        share = next(each for each in profiles if each.name == "share")
+        with self.site.lab.ledger.read() as books:
+            hub_id = books.living()[0].key.hub_id
+        key = ServerKey(hub_id=hub_id, user=f"planted{self._count}")
+        asked_at = datetime.now(UTC) - timedelta(seconds=100)
+        return self.site.lab.broker.request(
+            Claim(key=key, profile=share, start_seconds=10), asked_at
+        )
+
+    def _server(
+        self, *, bind: bool = True, started: bool = True, run: bool = False
+    ) -> tuple[Lease, str]:
+        lease = self._grant()
+        container = self._container(lease, started=started)
+        now = datetime.now(UTC)
+        if bind:
+            self.site.lab.broker.bind(lease, container, now, self._engine_id())
+        if run:
+            self.site.lab.broker.run(lease, now, now)
+        return lease, container
+
+    def _engine_id(self) -> str:
+        with contextlib.closing(self.site.lab.engine.client()) as client:
+            return client.info()["ID"]
+
+    def _container(self, lease: Lease, *, started: bool = True) -> str:
+        with contextlib.closing(self.site.lab.engine.client()) as client:
+            config = client.create_host_config(
+                device_requests=[docker.types.DeviceRequest(
+                    driver="nvidia", device_ids=[x.uuid for x in lease.slices],
+                    capabilities=[["gpu"]])],
+            )  # fmt: skip
+            made = client.create_container(
+                self.image, _IDLE, labels=labels.labels_of(lease.key, lease), host_config=config
+            )["Id"]
+            if started:
+                client.start(made)
+        return made
+
+    def _lease(self, lease: Lease) -> Lease:
+        with self.site.lab.ledger.read() as books:
+            found = books.lease(lease.lease_id)
+        assert found is not None
+        return found
+
+    def _is_over(self, lease: Lease) -> bool:
+        over = self._lease(lease).state is State.ENDED
+        return over and not self.site.lab.containers(lease.key.user)
+
+    def _is_gone(self, container: str) -> bool:
+        return container not in {each["Id"] for each in self.site.lab.containers()}
