@@ -12,12 +12,15 @@ from gpuspawner.broker.broker import Broker
 from gpuspawner.domain.devices import HostId
 from gpuspawner.domain.leases import Claim, ServerKey
 from gpuspawner.domain.policy import parse_policy
+from gpuspawner.domain.reconciliation import EngineState, Stray
 from gpuspawner.gpus.simulated import SimulatedInventory
 from gpuspawner.ledger.store import Ledger
 from tests.docs.pages import ROOT, Command, says
 
 _INSTALLS = "installs from a package index into a site's environment"
 _HOST = "changes a site's host, as its root"
+_POSTGRESQL = "changes a site's PostgreSQL"
+_POSTGRES = "needs the books in PostgreSQL; test_books runs the page's commands there"
 _NO_TOOLKIT = "needs NVIDIA's driver and container toolkit"
 
 # Every command of README and docs that no test runs, and why.
@@ -29,10 +32,29 @@ NOT_HERE = {
     '/opt/jupyterhub/bin/pip install "gpuspawner[hub]"': _INSTALLS,
     '/opt/jupyterhub/bin/pip install "gpuspawner[hub,postgresql]"': _INSTALLS,
     "createuser --pwprompt gpuspawner": "asks for a password, at a site's PostgreSQL",
-    "createdb --owner gpuspawner gpuspawner": "changes a site's PostgreSQL",
+    "createdb --owner gpuspawner gpuspawner": _POSTGRESQL,
+    "useradd --system --user-group --groups docker --home-dir /srv/jupyterhub "
+    "--shell /usr/sbin/nologin jupyterhub": _HOST,
+    "install --directory --owner jupyterhub --group jupyterhub --mode 0700 /srv/jupyterhub": _HOST,
+    "docker build --tag lab/hub:1 .": "hub_image builds the page's Dockerfile with this checkout",
+    "python3 -m venv /opt/gpuspawner": _HOST,
+    '/opt/gpuspawner/bin/pip install "gpuspawner[hub]"': _INSTALLS,
+    '/opt/gpuspawner/bin/pip install --upgrade "gpuspawner[hub]"': _INSTALLS,
+    "createuser jupyterhub": _POSTGRESQL,
+    "createdb --owner jupyterhub gpuspawner": _POSTGRESQL,
+    "systemctl enable --now gpuspawner-agent": _HOST,
+    "systemctl stop gpuspawner-agent": _HOST,
+    "systemctl start gpuspawner-agent": _HOST,
     "systemctl daemon-reload": _HOST,
     "systemctl enable --now gpuspawner-agent gpuspawner-service": _HOST,
     "systemctl restart jupyterhub": _HOST,
+    "systemctl stop jupyterhub gpuspawner-service gpuspawner-agent": _HOST,
+    "systemctl start gpuspawner-service jupyterhub": _HOST,
+    "pg_dump --format=custom --exclude-table-data=hosts --file=gpuspawner.dump "
+    '"$GPUSPAWNER_LEDGER_URL"': _POSTGRES,
+    "pg_restore --clean --if-exists --no-owner "
+    '--dbname="$GPUSPAWNER_LEDGER_URL" gpuspawner.dump': _POSTGRES,
+    "gpuspawner restore": _POSTGRES,
     "curl --silent http://127.0.0.1:8095/services/gpu/api/health": "asks a site's own unit; "
     "test_units asks a service that was started from the page's files",
     'curl -H "Authorization: token $TOKEN" https://hub.example.org/services/gpu/api/me': "asks a "
@@ -51,21 +73,27 @@ PROFILES = [
 
 @dataclass(frozen=True)
 class Scene:
-    """What a page's commands find: leases of these people, perhaps an engine."""
+    """What a page's commands find: leases of these people, perhaps an engine, or trouble."""
 
     holders: tuple[str, ...] = ()
     engine: bool = False
+    trouble: bool = False
 
 
 # By the page's name; a page whose commands run has a scene.
 SCENES = {
     "docs/how-to/adopt-on-an-existing-hub.md": Scene(engine=True),
+    "docs/how-to/back-up-and-restore.md": Scene(holders=("ben",)),
     "docs/how-to/pull-images-before-class.md": Scene(engine=True),
     "docs/how-to/take-a-gpu-out-of-service.md": Scene(holders=("ben",)),
+    "docs/how-to/when-something-is-unknown.md": Scene(holders=("ben",), trouble=True),
     "docs/reference/labels.md": Scene(engine=True),
 }
 # Pages whose commands a test of their own runs.
-ELSEWHERE = {"docs/tutorial/first-hub.md": "test_tutorial"}
+ELSEWHERE = {
+    "docs/how-to/run-the-hub-in-a-container.md": "test_hub_in_container",
+    "docs/tutorial/first-hub.md": "test_tutorial",
+}
 
 
 @dataclass
@@ -107,8 +135,11 @@ class Session:
         return folder
 
 
-def fill(folder: Path, holders: Iterable[str]) -> None:
-    """Do what agent and hub do: report a lab, publish the profiles, grant what is asked for."""
+def fill(folder: Path, holders: Iterable[str], *, trouble: bool = False) -> None:
+    """Do what agent and hub do: report a lab, publish the profiles, grant what is asked for.
+
+    In ``trouble`` something runs on the first device without a lease, and the engine is silent.
+    """
     ledger = Ledger(f"sqlite:///{folder}/gpuspawner.sqlite")
     inventory = SimulatedInventory(HostId("gpu1"), "mixed-lab")
     try:
@@ -117,11 +148,24 @@ def fill(folder: Path, holders: Iterable[str]) -> None:
         policy = parse_policy(PROFILES, [])
         broker.observe(inventory.look(now), now)
         broker.publish(policy, "lab", now)
+        broker.note_engine(EngineState(host_id="gpu1", engine="docker", answered_at=now))
         for user in holders:
             key = ServerKey(hub_id="lab", user=user)
             lease = broker.request(Claim(key=key, profile=policy.profiles[1]), now)
             broker.bind(lease, f"run-{lease.lease_id}", now)
             broker.run(lease, now, now)
+        if trouble:
+            first = inventory.look(now).devices[0].uuid
+            stray = Stray(run_id="9f2c41d07be3aa16", name="old-training", devices=(first,))
+            broker.report_strays("gpu1", "docker", [stray], now)
+            broker.note_engine(
+                EngineState(
+                    host_id="gpu1",
+                    engine="docker",
+                    silent_since=now,
+                    detail="the engine does not answer: connection refused",
+                )
+            )
     finally:
         inventory.close()
         ledger.close()

@@ -30,7 +30,7 @@ def test_the_tables_name_nothing_that_is_gone() -> None:
 
 @pytest.mark.parametrize("name", [name for name, scene in SCENES.items() if not scene.engine])
 def test_what_a_page_shows_is_what_happens(name: str, tmp_path: Path) -> None:
-    fill(tmp_path, SCENES[name].holders)
+    fill(tmp_path, SCENES[name].holders, trouble=SCENES[name].trouble)
     session = Session(tmp_path)
     for command in runnable(name):
         session.run(command)

@@ -39,6 +39,7 @@ def run(block: Block) -> Config:
 @pytest.mark.parametrize("block", EXAMPLES)
 def test_a_hub_takes_it(block: Block, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GPU_SERVICE_TOKEN", "a-token-of-the-test")
+    monkeypatch.setenv("GPU_AGENT_TOKEN", "another-token-of-the-test")
     monkeypatch.chdir(tmp_path)
     c = run(block)
     for section, settings in ((name, found) for name, found in c.items() if found):

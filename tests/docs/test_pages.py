@@ -11,7 +11,10 @@ from tests.docs.pages import ROOT, all_pages, anchors, blocks, links, name_of
 
 # Every language that a block may have: each is run, read or compared by a test, but
 # `text` and `http`.
-LANGUAGES = {"http", "console", "python", "pycon", "ini", "json", "toml", "text", "{toctree}"}
+LANGUAGES = {
+    *("http", "console", "dockerfile", "python", "pycon", "ini", "json", "toml", "text"),
+    "{toctree}",
+}
 # What belongs to a machine, a registry or a way of working, and to no reader.
 FOREIGN = re.compile(
     rf"{re.escape(str(ROOT.parent))}/|/root\b|/tmp/|\b[a-z]+\.(?:docker|ghcr|nvcr|pypi|quay)\.|"

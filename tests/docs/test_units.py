@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuspawner.agent.hub import HubServers
 from gpuspawner.cli.main import make_parser
 from tests.docs.pages import ROOT, Block, blocks
 from tests.docs.sessions import fill
@@ -87,7 +88,15 @@ def test_a_hub_and_a_service_that_the_page_describes_find_each_other(
     fill(tmp_path, [])  # what the agent does
     config = first.text.replace('"172.30.0.1"', "c.JupyterHub.hub_ip")
     config += f'\nc.JupyterHub.services[0]["url"] = "http://127.0.0.1:{port}"\n'
-    hub = make_hub(config, env={"GPU_SERVICE_TOKEN": token, "GPUSPAWNER_LEDGER_URL": ledger})
+    agent_token = secrets.token_hex(32)
+    hub = make_hub(
+        config,
+        env={
+            "GPU_SERVICE_TOKEN": token,
+            "GPU_AGENT_TOKEN": agent_token,
+            "GPUSPAWNER_LEDGER_URL": ledger,
+        },
+    )
     service({
         "GPUSPAWNER_LEDGER_URL": ledger,
         "GPUSPAWNER_SERVICE_ADDRESSES": "",
@@ -114,6 +123,8 @@ def test_a_hub_and_a_service_that_the_page_describes_find_each_other(
     except TimeoutError as error:
         log = (tmp_path / "service.log").read_text()
         raise TimeoutError(f"{error}; {ask('health')}\n{log}") from None
+    # The agent's token may see which servers the hub knows: none yet.
+    assert HubServers(f"http://127.0.0.1:{hub.hub_port}/hub/api", agent_token).servers() == set()
     me = ask("me", Authorization=f"token {hub.user_token('ada')}")
     assert me is not None
     assert me["user"] == "ada"

@@ -146,6 +146,7 @@ def test_every_call_that_the_product_makes_has_a_row():
     assert used_functions() == set(DEVICE_ROWS) | set(HOST_FUNCTIONS)
 
 
+@pytest.mark.proves("P5")
 @pytest.mark.parametrize(
     ("symbol", "where", "expect"), ROWS, ids=[f"{symbol}-{where}" for symbol, where, _ in ROWS]
 )

@@ -276,6 +276,7 @@ def test_instances_that_could_not_be_listed_are_kept(double, inventory, at):
     assert inventory.look(at(2)).devices[1].instances == before
 
 
+@pytest.mark.proves("P5")
 def test_an_unknown_mode_forgets_no_instance(double, inventory, at):
     before = inventory.look(at()).devices[1].instances
     double["fail.nvmlDeviceGetMigMode.1"] = 999

@@ -19,10 +19,17 @@ Exit status: 0 done, 1 not done (the reason is printed), 2 wrong usage.
 Changes are written into the audit with the name of the account that ran the command.
 """
 _MORE: Final = {
-    "status": "What is unknown is shown as `—`, never as 0.",
+    "status": "What is unknown is shown as `—`, never as 0. See "
+    "[When something is unknown](../how-to/when-something-is-unknown.md).",
     "leases": "With `--json`, times are ISO 8601 in UTC and what is unknown is `null`.",
     "cordon": "See [Take a GPU out of service](../how-to/take-a-gpu-out-of-service.md).",
+    "end": "See [When something is unknown](../how-to/when-something-is-unknown.md"
+    "#end-a-lease-by-force).",
     "images": "See [Pull images before class](../how-to/pull-images-before-class.md).",
+    "backup": "See [Back up and restore](../how-to/back-up-and-restore.md).",
+    "restore": "Refused while anybody has the ledger open. "
+    "See [Back up and restore](../how-to/back-up-and-restore.md).",
+    "verify": "Only reads. The exit status is 1 if the file is damaged or a promise is broken.",
     "agent": "One per GPU host. See [Run service and agent as units]"
     "(../how-to/run-service-and-agent-as-units.md).",
     "service": "Its other settings come from the [environment](environment.md).",
@@ -95,6 +102,7 @@ def _help(action: argparse.Action) -> str:
     texts = {
         "observe_seconds": "how often the devices are looked at",
         "guard_seconds": "how often the servers of living leases are looked at",
+        "reconcile_seconds": "how often everything that runs is compared with the books",
         "log_level": "how much is written to the log",
     }
     return action.help or texts[action.dest]

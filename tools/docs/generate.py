@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tools.docs import cli, ledger, reasons, settings
+from tools.docs import cli, guarantees, ledger, reasons, settings
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "settings.md": settings.page,
     "cli.md": cli.page,
+    "guarantees.md": guarantees.page,
     "reasons.md": reasons.page,
     "ledger.md": ledger.page,
 }

@@ -18,7 +18,9 @@ has written is not opened.
 The tables are internal: read them for reports, and write them through the command line only. All
 times are UTC. A SQLite ledger is made readable by its owner only, since it names people. Beside it
 lie `FILE-wal` and `FILE-shm`, which belong to it while it is open, and `FILE-next` and `FILE-turn`,
-by which writers take turns.
+by which writers take turns. A SQLite ledger is copied to `FILE.before-` and the new schema's name
+before it is upgraded; one on a network file system is refused. See
+[Back up and restore](../how-to/back-up-and-restore.md).
 
 Why it is built like this is in [Architecture](../explanation/architecture.md).
 """
@@ -32,6 +34,8 @@ _TABLES: Final = {
     "refer to it, so the database itself refuses a device that is whole and shared at once.",
     "holds": "One row per slice that a living lease holds; gone when the lease ends. The primary "
     "key lets a unit be held once.",
+    "strays": "What runs with devices and has no lease here: never touched, its devices kept back.",
+    "engines": "How each engine answered its host's agent last.",
     "audit": "One record for each request, grant, refusal, end and change, never altered.",
 }
 _COLUMNS: Final = {
@@ -70,6 +74,7 @@ _COLUMNS: Final = {
     "leases.ended_at": "when the lease ended and its slices were free",
     "leases.fence": "the number of its grant; also a label of its container",
     "leases.run_id": "the container's id, or the process",
+    "leases.engine_id": "the engine's own id, where it has one: only that engine knows of its run",
     "leases.reason": "why it ended, or is to end: code and values, as JSON",
     "leases.slices": "what it holds or held, as JSON",
     "occupied_devices.device_uuid": "the device",
@@ -84,11 +89,22 @@ _COLUMNS: Final = {
     "holds.instance_profile": "the driver's name of a MIG instance's size",
     "holds.model": "the device's model",
     "holds.group_name": "whose members may share the device with it",
+    "strays.host_id": "the host",
+    "strays.engine": "`docker` or `process`",
+    "strays.run_id": "the container's id, or the process",
+    "strays.name": "the container's name",
+    "strays.devices": "UUIDs of the devices that it has, as JSON; empty: all of the host",
+    "strays.since": "when it was first seen",
+    "engines.host_id": "the host",
+    "engines.engine": "`docker` or `process`",
+    "engines.answered_at": "when it answered the host's agent last",
+    "engines.silent_since": "since when it does not answer; empty: it answers",
+    "engines.detail": "what it said, or what the attempt ended with",
     "audit.audit_id": "its number",
     "audit.at": "when",
     "audit.actor": "`user:<name>`, `admin:<account>`, `hub`, `agent:<host>`, `cli`",
     "audit.action": "`request`, `grant`, `refuse`, `bind`, `run`, `detach`, `ending`, `end`, "
-    "`cordon`, `uncordon`, `publish`",
+    "`cordon`, `uncordon`, `publish`, `restore`, `stray`, `stray-gone`",
     "audit.lease_id": "about which lease",
     "audit.target": "about what else: a UUID, a container, a hub",
     "audit.reason": "why: code and values, as JSON",

@@ -8,7 +8,7 @@ from gpuspawner.domain.reasons import HTTP_STATUS, KIND_OF, VALUES_OF, Code, Kin
 from tools.docs.markdown import code
 
 # Reasons that the catalogue knows and nothing gives yet; a test holds this list true.
-NOT_GIVEN_YET: Final = frozenset({Code.POLICY_AWAY, Code.FORCED})
+NOT_GIVEN_YET: Final = frozenset({Code.POLICY_AWAY})
 
 _HEAD: Final = """
 # Reasons
@@ -64,6 +64,7 @@ _OF_CODE: Final[dict[Code, dict[str, Any]]] = {
     Code.NOT_READY: {"seconds": 120},
     Code.DIED_AT_BOOT: {"exit_code": 1},
     Code.START_EXPIRED: {"seconds": 1080},
+    Code.FORGOTTEN: {"minutes": 10},
 }
 
 

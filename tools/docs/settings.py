@@ -40,8 +40,9 @@ It changes `c` and nothing else: no file is made and nobody is asked.
 - The services `gpu` and, if the hub starts the agent, `gpu-agent` are added to
   `c.JupyterHub.services`. An entry that the site has under one of these names is kept, and gets the
   keys that it lacks.
-- Where `hub_connect_ip` or `hub_ip` names an address other than loopback or a wildcard, the service
-  listens there too, and notebooks get `GPUSPAWNER_API_URL`.
+- The service listens where notebooks reach the hub, and they get `GPUSPAWNER_API_URL`. That is the
+  first of `hub_connect_url`, `hub_connect_ip`, `hub_bind_url` and `hub_ip` that names neither
+  loopback nor a wildcard; none does by default.
 
 A later assignment to one of these, such as `c.JupyterHub.services = [...]`, drops what was added:
 the call stays the last one of the file.
