@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import statistics
 import tempfile
 import time
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+import psutil
 
 from bench.report import Row
 from gpuspawner.broker.broker import Broker
@@ -30,26 +33,51 @@ class Site:
     hub: HubProcess
     options: dict[str, str]
 
-    async def start(self, users: list[str]) -> float:
-        """Start a server for each at once; return the seconds until all are ready."""
-        began = time.perf_counter()
+    async def start(self, users: list[str]) -> "Took":
+        """Start a server for each at once, and wait until all are ready."""
+        began = Took.begin()
         answers = await asyncio.gather(
             *(self.hub.start_server_async(user, options=self.options) for user in users)
         )
         assert all(answer.status in (201, 202) for answer in answers), answers
         for user in users:
             await asyncio.to_thread(self.hub.wait_server, user, ready=True, timeout=300)
-        return time.perf_counter() - began
+        return began.until_now()
 
-    async def stop(self, users: list[str]) -> float:
-        """Stop them all at once; return the seconds until all are stopped."""
-        began = time.perf_counter()
+    async def stop(self, users: list[str]) -> "Took":
+        """Stop them all at once, and wait until all are stopped."""
+        began = Took.begin()
         await asyncio.gather(
             *(self.hub.api_async("DELETE", f"/users/{user}/server") for user in users)
         )
         for user in users:
             await asyncio.to_thread(self.hub.wait_server, user, ready=False, timeout=300)
-        return time.perf_counter() - began
+        return began.until_now()
+
+
+@dataclass(frozen=True)
+class Took:
+    """How long something took, and how much of the machine's processors it kept busy (0 to 1)."""
+
+    seconds: float
+    busy: float
+
+    @classmethod
+    def begin(cls) -> "Took":
+        """Look at the clocks."""
+        return cls(time.perf_counter(), _worked())
+
+    def until_now(self) -> "Took":
+        """Return what it took since."""
+        seconds = time.perf_counter() - self.seconds
+        worked = _worked() - self.busy
+        return Took(seconds, worked / (seconds * (os.cpu_count() or 1)))
+
+
+def _worked() -> float:
+    """Return the processor seconds of the whole machine, whoever used them."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
 
 
 def run(rounds_alone: int = 8, rounds_together: int = 2, *, stub: bool = False) -> list[Row]:
@@ -75,7 +103,7 @@ async def _measure(plain: Site, ours: Site, alone: int, together: int) -> list[R
     ]
 
 
-Pairs = list[tuple[float, float]]
+Pairs = list[tuple[Took, Took]]
 
 
 async def _turns(plain: Site, ours: Site, users: list[str], rounds: int) -> tuple[Pairs, Pairs]:
@@ -83,7 +111,7 @@ async def _turns(plain: Site, ours: Site, users: list[str], rounds: int) -> tupl
     starts: Pairs = []
     stops: Pairs = []
     for at in range(rounds):
-        took: dict[int, tuple[float, float]] = {}
+        took: dict[int, tuple[Took, Took]] = {}
         for site in (plain, ours) if at % 2 == 0 else (ours, plain):
             took[id(site)] = (await site.start(users), await site.stop(users))
         starts.append((took[id(plain)][0], took[id(ours)][0]))
@@ -92,15 +120,17 @@ async def _turns(plain: Site, ours: Site, users: list[str], rounds: int) -> tupl
 
 
 def _row(what: str, pairs: Pairs, bound: float | None) -> Row:
-    plain = statistics.median(pair[0] for pair in pairs)
-    ours = statistics.median(pair[1] for pair in pairs)
-    ratio = statistics.median(pair[1] / pair[0] for pair in pairs)
+    plain = statistics.median(pair[0].seconds for pair in pairs)
+    ours = statistics.median(pair[1].seconds for pair in pairs)
+    ratio = statistics.median(pair[1].seconds / pair[0].seconds for pair in pairs)
+    busy = [statistics.median(pair[at].busy for pair in pairs) for at in (0, 1)]
     return Row(
         what=what,
         measured=f"{ratio:.2f}x",
         bound="" if bound is None else f"<= {bound}x",
         holds=None if bound is None else ratio <= bound,
-        note=f"plain DockerSpawner {plain:.2f} s, ours {ours:.2f} s, {len(pairs)} pairs",
+        note=f"plain DockerSpawner {plain:.2f} s (processors {busy[0]:.0%} busy), "
+        f"ours {ours:.2f} s ({busy[1]:.0%}), {len(pairs)} pairs",
     )
 
 

@@ -13,11 +13,14 @@ import pytest
 from tools.docs.guarantee_texts import GUARANTEES, NOT_YET
 
 
+_PROVES, _MAY_SKIP = "proves", "proves-may-skip"
+
+
 class GuaranteeCheck:
     """Watches what becomes of the tests that prove something."""
 
     def __init__(self) -> None:
-        self._proving: dict[str, set[str]] = {}  # a test's node id -> what it proves
+        self._proving: dict[str, set[str]] = {}  # a test's node id -> what it proves, of reports
         self._excused: set[str] = set()
         self._passed: set[str] = set()
         self._trouble: dict[str, str] = {}
@@ -33,11 +36,11 @@ class GuaranteeCheck:
             ids = {name for mark in item.iter_markers("proves") for name in mark.args}
             for name in ids - GUARANTEES.keys():
                 raise pytest.UsageError(f"{item.nodeid}: there is no guarantee {name!r}")
+            # Reports carry it to where the run ends, which may be another process than this.
             if ids:
-                self._proving[item.nodeid] = ids
-            if item.get_closest_marker("gpu") is not None:
-                self._excused.add(item.nodeid)
-        self._is_whole = self._is_whole and _is_whole(config)
+                item.user_properties.append((_PROVES, sorted(ids)))
+                may_skip = item.get_closest_marker("gpu") is not None
+                item.user_properties.append((_MAY_SKIP, may_skip))
 
     def pytest_deselected(self) -> None:
         """A part of the suite proves no whole."""
@@ -45,8 +48,12 @@ class GuaranteeCheck:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note how a test went."""
-        if report.nodeid not in self._proving:
+        told = dict(report.user_properties)
+        if _PROVES not in told:
             return
+        self._proving[report.nodeid] = set(told[_PROVES])  # type: ignore[call-overload]
+        if told[_MAY_SKIP]:
+            self._excused.add(report.nodeid)
         if not report.passed:
             self._trouble[report.nodeid] = report.outcome
         elif report.when == "call":
@@ -54,7 +61,8 @@ class GuaranteeCheck:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run of the whole suite that does not prove everything."""
-        if not (os.environ.get("CI") and self._is_whole):
+        is_part = hasattr(session.config, "workerinput")  # of a run in several processes
+        if is_part or not (os.environ.get("CI") and self._is_whole and _is_whole(session.config)):
             return
         self._found = self.missing()
         if self._found and session.exitstatus == pytest.ExitCode.OK:
@@ -89,7 +97,7 @@ def _is_whole(config: pytest.Config) -> bool:
     """Whether the run is of all that the settings name, and not stopped before its tests."""
     asked = {(config.invocation_params.dir / name).resolve() for name in config.args}
     whole = {(config.rootpath / name).resolve() for name in config.getini("testpaths")}
-    left_out = ("ignore", "ignore_glob", "lf", "collectonly")
+    left_out = ("ignore", "ignore_glob", "lf", "collectonly", "keyword", "markexpr", "deselect")
     return asked == whole and not any(config.getoption(name, None) for name in left_out)
 
 

@@ -91,15 +91,17 @@ class Together:
         try:
             self._transact(parts)
         except LedgerAwayError as error:
-            self._take(parts)
+            self._take(parts)  # also those that came before a transaction could begin
             for part in parts:
                 part._error = LedgerAwayError(str(error))
         except Exception as error:  # noqa: BLE001 - it is the caller's
+            self._take(parts)
             if len(parts) == 1:
                 parts[0]._error = error
             else:
                 self._each_alone(parts)
         except BaseException as error:
+            self._take(parts)
             for part in parts:
                 part._error = error
             raise

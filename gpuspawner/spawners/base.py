@@ -65,6 +65,8 @@ class GPUSpawner(ServerBooks, GPUSettings):
         self._awaits_stop = False
         # stop() may come while start() still runs (SIGTERM of the hub): then nothing more is made.
         self._given_up = False
+        # Why the hub is about to call stop(), where nobody asked for it.
+        self._cut_off: Reason | None = None
         self._progress = Progress()
         self._preselected: Mapping[str, Any] = {}
         self._engine_was_away = False
@@ -104,11 +106,15 @@ class GPUSpawner(ServerBooks, GPUSettings):
             Refusal: for every expected failure; nothing is left behind.
         """
         self._starting, self._awaits_stop, self._given_up = True, False, False
+        self._cut_off = None
         if self._progress.is_over:
             self._progress = Progress()
+        # Just before the hub's own limit, which tells nobody what happened.
+        limit = asyncio.timeout(max(self.start_timeout - 1, self.start_timeout / 2))
         try:
-            with self._site.steps.around("hub:start"):
-                return await self._start()
+            async with limit:
+                with self._site.steps.around("hub:start"):
+                    return await self._start()
         except asyncio.CancelledError:
             self._awaits_stop = True
             raise
@@ -116,7 +122,11 @@ class GPUSpawner(ServerBooks, GPUSettings):
             raise
         except Exception as error:
             why = reason_of(error)
-            if why is None:
+            if limit.expired():
+                self._awaits_stop = True
+                detail = f"the start took longer than start_timeout ({self.start_timeout} s)"
+                self._cut_off = why = reason(Code.START_FAILED, detail=detail)
+            elif why is None:
                 self.log.exception("Starting %s failed unexpectedly", self._log_name)
                 why = reason(Code.INTERNAL)
             raise Refusal(why, self._reader(), self.retry_seconds) from error
@@ -142,15 +152,17 @@ class GPUSpawner(ServerBooks, GPUSettings):
             await self._stop(now)
 
     async def _stop(self, now: bool) -> None:
+        why, self._cut_off = self._cut_off or reason(Code.STOPPED), None
         try:
+            may_come = await self._may_still_come(None)
             found = await self._halt(now=now, clear=False)
         except EngineError as error:
             self.log.error("%s cannot be stopped now, the agent will: %s", self._log_name, error)  # noqa: TRY400 - the engine's trouble needs no traceback
-            await self._or_log(self._want_end(reason(Code.STOPPED)))
+            await self._or_log(self._want_end(why))
             raise
         finally:
             self._awaits_stop = False
-        await self._or_log(self._end_living(reason(Code.STOPPED), found))
+        await self._or_log(self._want_end(why) if may_come else self._end_living(why, found))
 
     async def poll(self) -> int | str | None:
         """Say whether the server runs: None if it does, and also while nobody can know.
@@ -215,6 +227,14 @@ class GPUSpawner(ServerBooks, GPUSettings):
         """
         raise NotImplementedError
 
+    async def _may_still_come(self, error: Exception | None) -> bool:
+        """Whether a server may appear after everything that we see now (hub facts H8).
+
+        A call without answer may still be carried out. ``error`` is what ended the start, if it
+        ended by itself.
+        """
+        return isinstance(error, EngineUnknownError) and not error.answered
+
     def _images(self) -> Mapping[str, str]:
         """Return the images that a person may name, where the profile names none."""
         return {}
@@ -273,10 +293,9 @@ class GPUSpawner(ServerBooks, GPUSettings):
     async def _undo(self, lease: Lease | None, error: Exception) -> None:
         """Take a failed start back: container, slices. What cannot be known now, the agent ends."""
         why = reason_of(error) or reason(Code.INTERNAL)
-        # A call without answer may still be carried out, after everything that we see now (H8).
-        is_sure = not (isinstance(error, EngineUnknownError) and not error.answered)
         found: dict[str, Evidence] = {}
         try:
+            is_sure = not await self._may_still_come(error)
             found = await self._halt(now=True, clear=True)
         except EngineError as trouble:
             self.log.warning("%s: left to the agent: %s", self._log_name, trouble)

@@ -90,8 +90,9 @@ class ServerBooks:
 
     def _write_want_end(self, lease: Lease, why: Reason) -> None:
         now = self._site.now()
-        # Only of a server that is not known to run may a create still be under way.
-        again_at = now + LOOK_AGAIN_AFTER if lease.state is State.GRANTED else None
+        # Only where no container is known of may a create still be under way.
+        may_come = lease.state is State.GRANTED and lease.run_id is None
+        again_at = now + LOOK_AGAIN_AFTER if may_come else None
         self._site.broker.want_end(lease.lease_id, why, now, look_again_at=again_at)
 
     async def _or_log(self, step: Awaitable[None]) -> None:

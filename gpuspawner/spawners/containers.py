@@ -1,10 +1,12 @@
-"""The containers of one server: which are its own, how they run, and their end."""
+"""The containers of one server: how they are made, which are its own, and their end."""
 
+import time
 from typing import Any, Final
 
 from docker.errors import NotFound
 
 from gpuspawner.domain.leases import Evidence, Lease, Source
+from gpuspawner.domain.reasons import Code, RefusedError, reason
 from gpuspawner.engines.docker import labels
 from gpuspawner.engines.docker.client import Inspected, read_state
 from gpuspawner.engines.docker.runtime import end_of_absent, newest
@@ -17,11 +19,12 @@ from gpuspawner.engines.look import (
     evidence_of,
 )
 
+NAME_TRIES: Final = 8
 _SECTIONS: Final = ("DockerSpawner", "GPUDockerSpawner")
 
 
 class OwnContainers:
-    """The part of `GPUDockerSpawner` that finds, looks at and ends its server's containers."""
+    """The part of `GPUDockerSpawner` that makes, finds and ends its server's containers."""
 
     # What DockerSpawner and `GPUSpawner` give to the class that this is mixed into.
     key: Any
@@ -34,8 +37,53 @@ class OwnContainers:
     _log_name: Any
     object_id: Any
     object_name: Any
+    image: Any
     get_ip_and_port: Any
     _in_lane: Any
+    _given_up: bool
+
+    _unanswered: Lease | None = None  # whose container was asked for, and no answer came
+
+    def _create(self, request: dict[str, Any], lease: Lease | None) -> Inspected:
+        """Create a container, and tell apart who holds its name. Blocks."""
+        engine = self._site.engine
+        name = request["name"]
+        pause = 0.1
+        for _ in range(NAME_TRIES):
+            if self._given_up:
+                raise RefusedError(reason(Code.GIVEN_UP))
+            try:
+                made = engine.call("create_container", **{**request, "name": name})
+                return {"Id": made["Id"], "Name": name}
+            except NotFound as error:
+                raise RefusedError(reason(Code.IMAGE_MISSING, image=self.image)) from error
+            except EngineUnknownError as error:
+                self._unanswered = None if error.answered else lease
+                raise
+            except EngineRefusedError as error:
+                if error.status != 409:
+                    raise
+                holder = engine.inspect(name)
+            if holder is None:  # a removal that is not over yet: 409 now, free in a moment
+                time.sleep(pause)
+                pause *= 2
+            elif labels.is_of(holder["Config"]["Labels"], self.key):
+                engine.remove(holder["Id"])
+            else:  # another hub's, or nobody's we know: never touched
+                name = f"{request['name']}-{self._site.hub_id}"
+        raise RefusedError(
+            reason(Code.CREATE_FAILED, detail=f"the container name {name} stays taken")
+        )
+
+    async def _may_still_come(self, _error: Exception | None) -> bool:
+        return await self._in_lane(self._is_unanswered)
+
+    def _is_unanswered(self) -> bool:
+        """Whether a create had no answer and shows no container, so that it may come. Blocks."""
+        lease = self._unanswered
+        if lease is None:
+            return False
+        return not self._site.engine.find(labels.labels_of(self.key, lease))
 
     async def get_object(self) -> Inspected | None:
         """Return this server's container, found by our labels, or None when there is none."""

@@ -1,10 +1,9 @@
 """GPUDockerSpawner: DockerSpawner whose containers see exactly the devices of their lease."""
 
 import asyncio
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import docker
 from docker.errors import NotFound
@@ -31,8 +30,6 @@ from gpuspawner.engines.naming import safe_part
 from gpuspawner.spawners.base import GPUSpawner
 from gpuspawner.spawners.containers import OwnContainers
 from gpuspawner.spawners.waiting import answers, until_it_answers
-
-NAME_TRIES: Final = 8
 
 
 class GPUDockerSpawner(OwnContainers, GPUSpawner, DockerSpawner):
@@ -136,23 +133,24 @@ class GPUDockerSpawner(OwnContainers, GPUSpawner, DockerSpawner):
 
     async def create_object(self) -> Inspected:
         """Create the container: upstream's own request, completed by ours, and nothing reused."""
-        self._captured = {}
+        self._captured, lease = {}, self._lease
         try:
             await super().create_object()
             request = self._captured
         finally:
             self._captured = None
         terms = Terms(
-            labels=labels.labels_of(self.key, self._lease),
-            slices=self._lease.slices if self._lease else (),
+            labels=labels.labels_of(self.key, lease),
+            slices=lease.slices if lease else (),
             attach=Attach(self.attach),
             home_volume=self.home_volume.format(**self.template_namespace()),
             home_path=self.home_path,
         )
-        return await self._in_lane(self._create, finish(request, terms))
+        return await self._in_lane(self._create, finish(request, terms), lease)
 
     async def _launch(self, choice: Choice, lease: Lease | None) -> tuple[str, int]:
         site, lane = self._site, self.key.lane
+        self._unanswered = None
         with self._using(choice.image, lease):
             await self.pull_image(self.image)
             async with site.slot():
@@ -165,15 +163,17 @@ class GPUDockerSpawner(OwnContainers, GPUSpawner, DockerSpawner):
                     await site.books(
                         lane, site.broker.bind, lease, self.object_id, site.now(), engine_id
                     )
-                await self._start_container()
-                if self.post_start_cmd:
-                    await self.post_start_exec()
-                look = await self._look()
+                with _as_failed_start():
+                    await self._start_container()
+                    if self.post_start_cmd:
+                        await self.post_start_exec()
+                    look = await self._look()
                 if not isinstance(look, Running):
                     await self._died(look)
                 elif lease is not None:
                     await site.books(lane, site.broker.run, lease, look.started_at, site.now())
-            address = await self._address()
+            with _as_failed_start():
+                address = await self._address()
             self._tell(80, self._reader().text("Waiting for JupyterLab to answer"))
             path = url_path_join(self.server.base_url, "api")
             await until_it_answers(
@@ -199,51 +199,19 @@ class GPUDockerSpawner(OwnContainers, GPUSpawner, DockerSpawner):
                 self.image = own_image
                 self.object_name = name
 
-    def _create(self, request: dict[str, Any]) -> Inspected:
-        """Create a container, and tell apart who holds its name. Blocks."""
-        engine = self._site.engine
-        if self._given_up:
-            raise RefusedError(reason(Code.GIVEN_UP))
-        name = request["name"]
-        pause = 0.1
-        for _ in range(NAME_TRIES):
-            try:
-                made = engine.call("create_container", **{**request, "name": name})
-                return {"Id": made["Id"], "Name": name}
-            except NotFound as error:
-                raise RefusedError(reason(Code.IMAGE_MISSING, image=self.image)) from error
-            except EngineRefusedError as error:
-                if error.status != 409:
-                    raise
-                holder = engine.inspect(name)
-            if holder is None:  # a removal that is not over yet: 409 now, free in a moment
-                time.sleep(pause)
-                pause *= 2
-            elif labels.is_of(holder["Config"]["Labels"], self.key):
-                engine.remove(holder["Id"])
-            else:  # another hub's, or nobody's we know: never touched
-                name = f"{request['name']}-{self._site.hub_id}"
-        raise RefusedError(
-            reason(Code.CREATE_FAILED, detail=f"the container name {name} stays taken")
-        )
-
     async def _start_container(self) -> None:
         try:
             await self.start_object()
-        except (EngineRefusedError, NotFound) as error:
-            raise RefusedError(reason(Code.START_FAILED, detail=str(error)[:500])) from error
-        except EngineUnknownError as error:
-            # A device driver or a mount that fails is a 500 of the engine and yet an answer: the
-            # container is there and was not started.
-            look = await self._look()
-            if isinstance(look, Running):
-                return
-            raise RefusedError(reason(Code.START_FAILED, detail=str(error)[:500])) from error
+        except EngineUnknownError:
+            # Its answer may be lost; and a device driver or a mount that fails is a 500 of the
+            # engine and yet an answer: the container is there and was not started.
+            if not isinstance(await self._look(), Running):
+                raise
 
     async def _address(self) -> tuple[str, int]:
         try:
             ip, port = await self.get_ip_and_port()
-        except (NotFound, RuntimeError) as error:
+        except RuntimeError as error:
             raise RefusedError(reason(Code.START_FAILED, detail=str(error)[:500])) from error
         return ip, int(port)
 
@@ -298,6 +266,19 @@ class GPUDockerSpawner(OwnContainers, GPUSpawner, DockerSpawner):
     def _images(self) -> Mapping[str, str]:
         allowed = self._get_allowed_images()
         return _AnyImage() if allowed == "*" else allowed or {}
+
+
+@contextmanager
+def _as_failed_start() -> Iterator[None]:
+    """Say in the engine's words why a container that was made could not be started."""
+    try:
+        yield
+    except EngineUnknownError as error:
+        if not error.answered:
+            raise
+        raise RefusedError(reason(Code.START_FAILED, detail=str(error)[:500])) from error
+    except (EngineRefusedError, NotFound) as error:
+        raise RefusedError(reason(Code.START_FAILED, detail=str(error)[:500])) from error
 
 
 class _AnyImage(dict[str, str]):

@@ -32,6 +32,8 @@ UNKNOWN = EngineUnknownError("silence")
 class Engine:
     """Says what the test wants of each server, and writes down what it is asked."""
 
+    has_strangers = True
+
     def __init__(self) -> None:
         self.looks: dict[str, Look | Exception] = {}
         self.listed: list[Found] | Exception = []
@@ -52,7 +54,6 @@ class Engine:
             raise self.clear_fails
         if not self.clear_does_nothing:
             self.looks[lease.key.user] = AFTER_CLEAR
-
 
     def everything(self) -> Sequence[Found]:
         self.calls.append(("list", ""))

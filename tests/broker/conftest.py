@@ -1,6 +1,5 @@
 """A broker over a fresh ledger; after each test all promises are checked."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from gpuspawner.broker.broker import Broker
 from gpuspawner.broker.invariants import broken_promises
 from gpuspawner.ledger.store import Ledger
+from tests.broker.reconcile_world import Site
 from tests.builders import T0, sharing_policy
 from tests.ledger.conftest import at_once, ledger_url, open_ledger, sqlite_url
 
@@ -32,12 +32,27 @@ def broker(ledger: Ledger) -> Broker:
 
 
 @pytest.fixture
-def make_other_url(
-    request: pytest.FixtureRequest, ledger_url: str, tmp_path: Path
-) -> Callable[[], str]:
-    """Name further empty databases, of the same kind as the test's own."""
-    if ledger_url.startswith("sqlite"):
-        numbers = itertools.count()
-        return lambda: f"sqlite:///{tmp_path}/other{next(numbers)}.sqlite"
-    make: Callable[[], str] = request.getfixturevalue("make_database")
-    return make
+def site(ledger: Ledger) -> Site:
+    """A site whose engines are scripts."""
+    return Site(ledger)
+
+
+@pytest.fixture
+def make_books(
+    request: pytest.FixtureRequest, ledger_url: str, open_ledger: Callable[..., Ledger],
+    tmp_path: Path,
+) -> Iterator[Callable[[], Ledger]]:  # fmt: skip
+    """Make books that know nothing, of the same kind; the promises must hold in them too."""
+    made: list[Ledger] = []
+
+    def make() -> Ledger:
+        if ledger_url.startswith("sqlite"):
+            url = f"sqlite:///{tmp_path}/other{len(made)}.sqlite"
+        else:
+            url = request.getfixturevalue("make_database")()
+        made.append(open_ledger(url))
+        return made[-1]
+
+    yield make
+    for each in made:
+        assert broken_promises(each) == []

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from gpuspawner.broker.broker import Broker
@@ -32,6 +31,8 @@ LAB = tuple(device(f"g{n}", index=n) for n in range(2))
 
 class Engine:
     """Has what the test puts there; ``fails`` says which calls do, and how."""
+
+    has_strangers = True
 
     def __init__(self) -> None:
         self.there: dict[str, Found] = {}

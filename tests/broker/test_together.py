@@ -154,3 +154,25 @@ def test_a_part_that_fails_unexpectedly_is_its_own_callers_trouble(broker: Broke
         pass
     assert isinstance(futures["broken"].exception(30), ZeroDivisionError)
     assert futures["good"].result(30).state is State.GRANTED
+
+
+def test_a_transaction_that_cannot_even_begin_is_told_to_all(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.observe(inventory(device("a"), device("b")), T0)
+
+    def ask(user: str) -> Callable[[], Any]:
+        return lambda: broker.request(claim(user), T0)
+
+    with (
+        monkeypatch.context() as patch,
+        all_in_line(broker, {user: ask(user) for user in ("ada", "ben")}) as futures,
+    ):
+        patch.setattr(Ledger, "write", cannot_begin)
+    for future in futures.values():
+        assert isinstance(future.exception(30), ZeroDivisionError)
+    assert broker.request(claim("ada"), T0).state is State.GRANTED
+
+
+def cannot_begin(_ledger: Ledger) -> None:
+    raise ZeroDivisionError

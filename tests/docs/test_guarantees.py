@@ -134,7 +134,7 @@ def run(folder: Path, *arguments: str, ci: bool = True) -> tuple[int, str]:
 
 def test_a_run_that_proves_everything_passes(tmp_path: Path) -> None:
     written(tmp_path, PROVEN)
-    for arguments in ((), ("tests",), (str(tmp_path / "tests"),)):
+    for arguments in ((), ("tests",), (str(tmp_path / "tests"),), ("-n", "2")):
         status, said = run(tmp_path, *arguments)
         assert status == 0, said
         assert "not proven" not in said
@@ -168,9 +168,12 @@ UNPROVEN: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", UNPROVEN)
-def test_a_run_that_leaves_a_guarantee_unproven_fails(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_run_that_leaves_a_guarantee_unproven_fails(
+    tmp_path: Path, what: str, processes: str
+) -> None:
     text, line = UNPROVEN[what]
-    status, said = run(written(tmp_path, text))
+    status, said = run(written(tmp_path, text), "-n", processes)
     assert status == 1, said
     assert line in said.splitlines()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.doubles.fault_proxy import FaultProxy
 from tests.e2e.lab import Lab, LabSettings, open_lab
 from tests.rig.engine import OwnedEngine
 from tests.rig.hub import HubProcess
@@ -27,3 +28,10 @@ def make_lab(
             return stack.enter_context(open_lab(lab_engine, make_hub, image, folder, settings))
 
         yield make
+
+
+@pytest.fixture
+def proxy(engine: OwnedEngine) -> Iterator[FaultProxy]:
+    """A way to the engine that a test can spoil; `through` leads hub and agent there."""
+    with FaultProxy(engine.url) as proxy:
+        yield proxy

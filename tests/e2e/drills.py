@@ -159,11 +159,14 @@ class DrillSite:
 
     def expect_one(self, role: str) -> psutil.Process:
         """Exactly one process of a role is alive, and stays the only one."""
-        return wait_for(
-            f"exactly one {role}",
-            lambda: found[0] if len(found := self.processes(role)) == 1 else None,
-            REPAIR_SECONDS,
-        )
+        try:
+            return wait_for(
+                f"exactly one {role}",
+                lambda: found[0] if len(found := self.processes(role)) == 1 else None,
+                REPAIR_SECONDS,
+            )
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; there are {self.processes(role)}") from None
 
 
 def open_site(

@@ -1,6 +1,8 @@
 """A lab for end-to-end tests: an engine, a hub, a ledger, and a simulated inventory."""
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import Lease, State
 from gpuspawner.gpus.simulated import SimulatedInventory
 from gpuspawner.ledger.store import Ledger
+from tests.doubles.fault_proxy import FaultProxy
 from tests.rig.engine import OwnedEngine
 from tests.rig.hub import HubProcess, docker_config
 from tests.rig.processes import wait_for
@@ -30,6 +33,24 @@ PROFILES: list[dict[str, Any]] = [
 
 # The A100 is cut into three 2g instances by the preset; the two small cards hold two shares each.
 DEVICES = [{"select": "2080 Ti", "modes": ["time-sliced"]}]
+
+# A POST or a DELETE answers when all is over, with the true status: never 202.
+PATIENT = 'c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 80, "slow_stop_timeout": 80}\n'
+
+
+def through(proxy: FaultProxy) -> str:
+    """Return configuration by which hub and agent reach the engine through a proxy."""
+    return f"c.DockerSpawner.client_kwargs = {{'base_url': {proxy.url!r}}}\n"
+
+
+def agent_with(*arguments: str) -> str:
+    """Return configuration of a managed agent with arguments of its own."""
+    command = [sys.executable, "-m", "gpuspawner", "agent", *arguments]
+    return f'c.JupyterHub.services = [{{"name": "gpu-agent", "command": {command!r}}}]\n'
+
+
+# Looks each half second and compares each two: what takes the usual agent 5 and 30.
+QUICK_AGENT = agent_with("--guard-seconds", "0.5", "--reconcile-seconds", "2")
 
 
 @dataclass
@@ -113,6 +134,19 @@ class Lab:
 
         return wait_for(f"lease {lease_id} to end", look, timeout)
 
+    def audit(self, lease_id: int) -> list[str]:
+        """What was done to a lease, in its order."""
+        with self.ledger.read() as books:
+            return [entry["action"] for entry in books.audit(lease_id)]
+
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``gpuspawner`` on this lab's books."""
+        url = self.ledger.url.render_as_string(hide_password=False)
+        return subprocess.run(
+            [sys.executable, "-m", "gpuspawner", *arguments, "--ledger", url],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+
     def check(self) -> None:
         """The promises, in the books and between books and engine."""
         assert broken_promises(self.ledger) == []
@@ -145,6 +179,7 @@ class LabSettings:
     groups: dict[str, list[str]] = field(default_factory=dict)
     agent: bool = False
     network: str = "lab"
+    books: Path | None = None  # the folder of the ledger; the lab's own otherwise
 
 
 @contextmanager
@@ -156,7 +191,7 @@ def open_lab(
     settings: LabSettings,
 ) -> Iterator[Lab]:
     """Start a hub with our spawner on an engine, and fill its pool from a preset."""
-    url = f"sqlite:///{folder}/ledger.sqlite"
+    url = f"sqlite:///{settings.books or folder}/ledger.sqlite"
     groups = {name: {"users": users} for name, users in settings.groups.items()}
     agent = "managed" if settings.agent else "external"
     simulate = settings.preset if settings.agent else None

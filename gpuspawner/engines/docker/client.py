@@ -112,8 +112,12 @@ class DockerEngine:
             EngineUnknownError: everything else.
         """
         client = self.client()
-        with _translated(), self._steps.around(f"engine:{method}"):
-            return getattr(client, method)(*args, **kwargs)
+        try:
+            with _translated(), self._steps.around(f"engine:{method}"):
+                return getattr(client, method)(*args, **kwargs)
+        except EngineUnknownError:
+            self._info = None  # whoever answers next may be another engine
+            raise
 
     def identity(self) -> str:
         """Return the engine's own id, which no other engine has.
@@ -131,10 +135,11 @@ class DockerEngine:
         return str(self._asked_once().get("DefaultRuntime") or "runc")
 
     def _asked_once(self) -> Inspected:
-        """Return what the engine says of itself; of what is used here, nothing ever changes."""
-        if self._info is None:
-            self._info = self.call("info")
-        return self._info
+        """Return what the engine says of itself; while it answers, it is the same engine."""
+        info = self._info
+        if info is None:
+            info = self._info = self.call("info")
+        return info
 
     def containers(self) -> list[Inspected]:
         """Return the engine's list of all containers, running or not: a summary of each."""

@@ -1,0 +1,307 @@
+"""A site whose every part may fail: hub, agent, engine and books, by one clock."""
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+from gpuspawner.agent.agent import Agent
+from gpuspawner.agent.forgotten import Forgotten
+from gpuspawner.agent.guard import Guard
+from gpuspawner.broker.broker import Broker
+from gpuspawner.broker.invariants import broken_promises
+from gpuspawner.broker.reconcile import Reconciler
+from gpuspawner.domain.devices import DeviceUUID, HostInventory
+from gpuspawner.domain.leases import Lease, State
+from gpuspawner.domain.profiles import Profile
+from gpuspawner.domain.slices import Slice
+from gpuspawner.engines.docker import labels
+from gpuspawner.engines.docker.runtime import DockerRuntime
+from gpuspawner.ledger.store import Ledger, LedgerAwayError
+from tests.broker.faulty_books import Books
+from tests.broker.faulty_engine import Clock, Container, FaultyClient, FaultyEngine
+from tests.broker.faulty_hub import DeadError, FaultySteps, Hub
+from tests.builders import device, inventory, mig_device, sharing_policy
+
+LAB = (device("a"), device("b", index=1), mig_device("m", 5, 10, index=2))
+UUIDS = tuple(str(each.uuid) for each in LAB)
+MEMORY_MIB = {each.uuid: each.memory_mib or 0 for each in LAB}
+
+
+class NotYetError(Exception):
+    """The agent waits for an engine that is silent before it shows a host to new books."""
+
+
+class Lab:
+    """The devices, which are always there."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def look(self, now: object) -> HostInventory:
+        return inventory(*LAB, observed_at=self._clock.now)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SteppedAgent(Agent):
+    """The real agent without its threads: what it would wait for, it does."""
+
+    def _wait_for_comparison(self, *, any_will_do: bool) -> None:
+        # The lab is simulated for the sake of shares; its containers count as if it were not.
+        self._asked += 1
+        self._must_compare.set()
+        self.keep_books()
+        if self._asked > self._complete_for:
+            raise NotYetError
+
+
+class KnownServers:
+    """The hub as the agent asks it."""
+
+    def __init__(self, site: "Site") -> None:
+        self._site = site
+
+    def servers(self) -> set[tuple[str, str]]:
+        return {(user, "") for user in self._site.database}
+
+
+class Site:
+    """All parts, and what must be true of them together."""
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        self.clock = Clock()
+        self.engine = FaultyEngine(self.clock)
+        self.database: dict[str, dict[str, object]] = {}
+        self.forced: set[int] = set()  # fences of grants that an administrator ended
+        self.is_backed_up = False
+        self.reader = Ledger(books.url)  # to which nothing happens
+        self.hub: Hub | None = None
+        self.start_hub()
+        self.start_agent()
+        self.observe()
+
+    def close(self) -> None:
+        self.end_processes()
+        self.books.close()
+
+    # --- processes ------------------------------------------------------------------------
+
+    def start_hub(self) -> Hub:
+        """Return the hub, started if it is dead."""
+        if self.hub is not None and not self.hub.is_dead:
+            return self.hub
+        if self.hub is not None:
+            self.hub.kill()
+        policy = sharing_policy()
+        self.hub = Hub(self.engine, self.books.url, policy, self.database)
+        return self.hub
+
+    def start_agent(self) -> None:
+        """Start an agent, which knows nothing."""
+        self.steps = FaultySteps()
+        self.ledger = Ledger(self.books.url, steps=self.steps)
+        broker = Broker(self.ledger, "agent")
+        runtimes = {"docker": DockerRuntime(FaultyClient(self.engine, "agent", self.steps))}
+        self.agent = SteppedAgent(
+            broker, Lab(self.clock), Guard(broker, runtimes, "lab", self.clock),
+            Reconciler(broker, runtimes, "lab", lambda: frozenset({"hub"}), self.clock),
+            lambda _: None, self.clock,
+        )  # fmt: skip
+        self.forgotten = Forgotten(
+            broker, KnownServers(self), lambda: frozenset({"hub"}), self.clock,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def end_processes(self) -> None:
+        """End hub and agent at once."""
+        if self.hub is not None:
+            self.hub.kill()
+        self.hub = None
+        self.ledger.close()
+        self.reader.close()
+
+    def by_agent(self, work: Callable[[], None]) -> None:
+        """Let the agent do something; its loops survive what they expect."""
+        try:
+            work()
+        except (LedgerAwayError, NotYetError):
+            return
+        except DeadError:
+            self.ledger.close()
+            self.start_agent()
+
+    def keep_books(self) -> None:
+        self.by_agent(self.agent.keep_books)
+
+    def observe(self) -> None:
+        self.by_agent(self.agent.observe)
+
+    def ask_hub(self) -> None:
+        if self.hub is not None and not self.hub.is_dead:
+            self.by_agent(self.forgotten.round)
+
+    def compare(self) -> None:
+        """Look at everything at the agent's next round."""
+        self.agent._must_compare.set()
+        self.keep_books()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass; no call of the hub is under way for longer than an engine takes."""
+        self.clock.move(seconds)
+        self.engine.drop_late()
+        if seconds > 10 and self.hub is not None and not self.hub.is_dead:
+            self.hub.go_on()
+            self.hub.cancel_old()
+            self.hub.go_on()
+
+    def exchange(self, work: Callable[[], None]) -> None:
+        """Do something to the books, which nobody may have open; it takes a while."""
+        self.end_processes()
+        self.clock.move(120)
+        work()
+        self.start_hub()
+        self.start_agent()
+
+    # --- administrators -------------------------------------------------------------------
+
+    def cordon(self, uuid: str, *, off: bool) -> None:
+        broker = Broker(self.reader, "cli")
+        if off:
+            broker.uncordon(uuid, "cho", self.clock.now)
+        else:
+            broker.cordon(uuid, "fan", "cho", self.clock.now)
+
+    def force_end(self, lease: Lease) -> None:
+        """End a lease by an administrator's word, whatever runs."""
+        if lease.fence is not None:
+            self.forced.add(lease.fence)
+        Broker(self.reader, "cli").force_end(lease.lease_id, "gone", "user:cho", self.clock.now)
+
+    # --- what must be true ----------------------------------------------------------------
+
+    def living(self) -> list[Lease]:
+        with self.reader.read() as books:
+            return books.living()
+
+    def of_container(self, container: Container) -> Lease | None:
+        """Return the lease whose number a container carries."""
+        fence = container.fence
+        if fence is None:
+            return None
+        with self.reader.read() as books:
+            return books.leases_by_fence([fence]).get(fence)
+
+    def ours(self) -> list[Container]:
+        """Return the running containers that a grant stands behind, but for those forced to end."""
+        return [
+            each for each in self.engine.running()
+            if each.devices and each.fence is not None and each.fence not in self.forced
+        ]  # fmt: skip
+
+    def strays(self) -> set[str]:
+        """Return the containers that the books show as foreign."""
+        with self.reader.read() as books:
+            return {each.run_id for group in books.strays().values() for each in group}
+
+    def broken(self) -> list[str]:
+        """Return what is not true and must be at every moment."""
+        return [*broken_promises(self.reader), *self._shared(), *self._ended()]
+
+    def _shared(self) -> Iterator[str]:
+        """No two containers run on what only one may have."""
+        granted = {each.run_id: labels.grant_of(each.labels) for each in self.ours()}
+        memory: dict[DeviceUUID, int] = {}
+        for grant in granted.values():
+            assert grant is not None
+            for each in grant.slices:
+                if each.mode.is_share:
+                    added = memory.get(each.device_uuid, 0) + (each.memory_mib or 0)
+                    memory[each.device_uuid] = added
+        for uuid, mib in memory.items():
+            if mib > MEMORY_MIB[uuid]:
+                yield f"{uuid} is promised to running containers with {mib} MiB"
+        for one, two in combinations(sorted(granted), 2):
+            mine, other = granted[one], granted[two]
+            assert mine is not None
+            assert other is not None
+            for left in mine.slices:
+                for right in other.slices:
+                    if not _may_both_run(left, mine.profile, right, other.profile):
+                        yield f"{left.slice_id} of {one} and {right.slice_id} of {two} both run"
+
+    def _ended(self) -> Iterator[str]:
+        """No lease has ended while its container runs."""
+        for each in self.ours():
+            lease = self.of_container(each)
+            if lease is not None and lease.state is State.ENDED:
+                yield f"lease {lease.lease_id} has ended, and {each.run_id} runs"
+
+    # --- what must come true when all troubles are over -----------------------------------
+
+    def calm(self) -> None:
+        """Lift every fault, and let hub and agent do what they do for a quarter of an hour."""
+        while self.engine.late:
+            self.engine.finish_late()
+        self.engine.faults.clear()
+        self.engine.silent = False
+        self.steps.away_after = self.steps.dies_after = None
+        hub = self.start_hub()
+        hub.steps.away_after = hub.steps.dies_after = None
+        hub.go_on()
+        for _ in range(3):
+            self.pass_time(400)
+            self._rounds()
+
+    def _rounds(self) -> None:
+        hub = self.start_hub()
+        for _ in range(2):
+            self.compare()
+            self.observe()
+            self.ask_hub()
+            for user in sorted(hub.servers):
+                hub.poll(user)
+            hub.go_on()
+            self.pass_time(6)
+
+    def expect_agreement(self) -> None:
+        """Books and engine say the same."""
+        living = {lease.fence: lease for lease in self.living()}
+        strays = self.strays()
+        for each in self.engine.containers.values():
+            lease = living.pop(each.fence, None)
+            if each.fence is None:
+                assert not each.runs or not each.devices or each.run_id in strays, each
+            elif lease is None:
+                assert not each.devices or each.run_id in strays, f"{each} is nobody's"
+                assert each.runs, f"{each} is left over"
+            else:
+                assert each.runs, f"{each} does not run and lease {lease.lease_id} lives"
+                assert (lease.state, lease.run_id) == (State.RUNNING, each.run_id), lease
+        assert living == {}, "these have nothing that runs"
+
+    def stop_all(self) -> None:
+        """Stop every server, and remove by hand what nobody answers for."""
+        hub = self.start_hub()
+        for user in sorted(hub.servers):
+            hub.stop(user)
+        hub.go_on()
+        foreign = {each.run_id for each in self.engine.containers.values() if each.fence is None}
+        for run_id in self.engine.containers.keys() & (foreign | self.strays()):
+            self.engine.remove_by_hand(run_id)
+        for _ in range(3):  # whom the hub does not know is forgotten
+            self.pass_time(400)
+            self._rounds()
+        assert self.database == {}
+        assert self.living() == []
+        assert [each for each in self.engine.containers.values() if each.devices] == []
+        assert self.strays() == set()
+        with self.reader.read() as books:
+            assert books.holds() == []
+
+
+def _may_both_run(left: Slice, profile: Profile, right: Slice, other: Profile) -> bool:
+    if left.device_uuid != right.device_uuid:
+        return True
+    if left.mode.is_share and right.mode.is_share:
+        return profile.share_group == other.share_group
+    return left.mode is right.mode and not left.mode.is_share and left.unit != right.unit
