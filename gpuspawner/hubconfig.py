@@ -15,6 +15,7 @@ from traitlets.config.loader import LazyConfigValue
 from gpuspawner.config import LEDGER_URL_VARIABLE, GPUSettings, default_ledger_url
 from gpuspawner.domain.policy import parse_policy
 from gpuspawner.hubid import DEFAULT_FILE, HUB_ID_FILE_VARIABLE, HUB_ID_VARIABLE
+from gpuspawner.lifetime import HUB_PID_VARIABLE
 
 SERVICE: Final = "gpu"
 AGENT: Final = "gpu-agent"
@@ -188,6 +189,7 @@ def _base_url(c: Any) -> str:
 def _environment(c: Any, simulate: str | None) -> dict[str, str]:
     """Return what service and agent need to find the same books as the hub."""
     environment = {
+        HUB_PID_VARIABLE: str(os.getpid()),  # this file is read by the hub itself
         LEDGER_URL_VARIABLE: str(_of_spawner(c, "ledger_url") or default_ledger_url()),
         HUB_ID_FILE_VARIABLE: str(_of_spawner(c, "hub_id_file") or DEFAULT_FILE),
     }

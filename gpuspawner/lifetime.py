@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import IO, Final
 
 PARENT_CHECK_SECONDS: Final = 1.0
+# The hub that starts a managed process, told so that one whose hub dies at that moment knows it.
+HUB_PID_VARIABLE: Final = "GPUSPAWNER_HUB_PID"
 LOCK_RETRY_SECONDS: Final = 2.0
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -44,12 +46,30 @@ def end_with_parent() -> Parent:
     """Have the kernel end this process (SIGTERM) when the one that started it is gone.
 
     Call it first of all, and watch what it returns: the signal is lost if the parent ended before
-    it was asked for, and only Linux has it.
+    it was asked for, and only Linux has it. A hub that ended before we could look at all is no
+    ancestor of ours any more; `HUB_PID_VARIABLE` says which one it was.
     """
     parent = Parent(os.getppid())
     if sys.platform == "linux":
+        hub = os.environ.get(HUB_PID_VARIABLE, "")
+        if hub.isdigit() and int(hub) not in _ancestors():
+            parent = Parent(int(hub))
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     return parent
+
+
+def _ancestors() -> list[int]:
+    """Return the processes above this one: there may be others, such as sudo, below the hub."""
+    found: list[int] = []
+    pid = os.getppid()
+    while pid > 0:
+        found.append(pid)
+        try:
+            status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        except OSError:
+            break
+        pid = int(status.rpartition(")")[2].split()[1])
+    return found
 
 
 def watch(parent: Parent, on_gone: Callable[[], None]) -> None:

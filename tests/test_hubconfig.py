@@ -1,6 +1,7 @@
 """``configure(c)``: what it writes, what it keeps of the site's own, and that it does no more."""
 
 import copy
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from traitlets.config.loader import LazyConfigValue
 
 from gpuspawner import configure
 from gpuspawner.hubconfig import ACCESS, SERVER_TOKEN_SCOPES
+from gpuspawner.lifetime import HUB_PID_VARIABLE
 
 LEDGER = "GPUSPAWNER_LEDGER_URL"
 SCOPES = list(SERVER_TOKEN_SCOPES)
@@ -58,6 +60,7 @@ def service(c: Any, name: str = "gpu") -> dict[str, Any]:
 def test_the_whole_of_it() -> None:
     environment = {
         LEDGER: "sqlite:///gpuspawner.sqlite", "GPUSPAWNER_HUB_ID_FILE": "gpuspawner_hub_id",
+        HUB_PID_VARIABLE: str(os.getpid()),
     }  # fmt: skip
     assert plain(configured()) == {
         "JupyterHub": {
@@ -276,6 +279,7 @@ def test_service_and_agent_find_the_hubs_books_engine_and_name(
         LEDGER: "postgresql://db/gpus", "GPUSPAWNER_HUB_ID": "lab1",
         "GPUSPAWNER_HUB_ID_FILE": "/srv/id", "GPUSPAWNER_SIMULATE": "mixed-lab",
         "DOCKER_HOST": "tcp://from-the-environment:2375", "DOCKER_CERT_PATH": "/certs",
+        HUB_PID_VARIABLE: str(os.getpid()),
     }  # fmt: skip
     c = configured(site, simulate="mixed-lab")
     assert service(c, "gpu-agent")["environment"] == expected

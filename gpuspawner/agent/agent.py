@@ -86,7 +86,7 @@ class Agent:
         self._inventory.close()
 
     def stop(self) -> None:
-        """Let the loops end after their present round. Safe to call from a signal handler."""
+        """Let the loops end after their present round."""
         self._stop.set()
         self._woken.set()
         self._compared.set()

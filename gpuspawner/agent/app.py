@@ -66,18 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
         level=logging.INFO, format="[%(levelname).1s %(asctime)s gpu-agent] %(message)s"
     )
     stopped = threading.Event()
+    _wait_for_signals(stopped.set)
     if not arguments.external:
         watch(end_with_parent(), stopped.set)
     lock = FileLock(arguments.lock)
-    agents: list[Agent] = []
-
-    def stop(*_: object) -> None:
-        stopped.set()
-        for agent in agents:
-            agent.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
     if not lock.take_when_free(stopped):
         return 0
     try:
@@ -89,8 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
     engine = DockerEngine(steps=steps)
     try:
         agent = _assemble(arguments, ledger, engine, inventory, steps)
-        agents.append(agent)
-        # An orphaned agent is told by `stopped` alone.
         threading.Thread(target=_then, args=(stopped, agent.stop), daemon=True).start()
         agent.run()
     finally:
@@ -98,6 +88,23 @@ def run(arguments: argparse.Namespace) -> int:
         ledger.close()
         lock.close()
     return 0
+
+
+def _wait_for_signals(on_signal: Callable[[], None]) -> None:
+    """Call ``on_signal`` once, from a thread, at SIGTERM or SIGINT.
+
+    A handler would run in the main thread, wherever that is. The kernel may signal the hub's end
+    twice: the second handler would wait for the lock of the event that the first is setting, and
+    an agent that is told to end would go on for ever.
+    """
+    signals = (signal.SIGTERM, signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # in all threads made from here on
+
+    def wait() -> None:
+        signal.sigwait(signals)
+        on_signal()
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
 def _assemble(

@@ -92,8 +92,6 @@ class Reconciler:
             inventory = {host.host_id: host for host in books.hosts()}.get(HostId(self._host_id))
         strays: list[Stray | None] = []
         for found in everything:
-            if not runtime.has_strangers and found.key and found.key.hub_id not in hubs:
-                continue
             lease = leases.get(found.fence) if found.fence is not None else None
             decided = verdict(found, lease, hubs)
             try:

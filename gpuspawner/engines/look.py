@@ -79,12 +79,7 @@ def evidence_of(look: Look) -> Evidence | None:
 
 
 class Runtime(Protocol):
-    """What the agent asks of an engine. Calls block and have a time limit.
-
-    ``has_strangers``: whether what other sites run there may use this site's devices.
-    """
-
-    has_strangers: bool
+    """What the agent asks of an engine. Calls block and have a time limit."""
 
     def look(self, lease: Lease) -> Look:
         """Look at the server of a lease.

@@ -32,8 +32,6 @@ UNKNOWN = EngineUnknownError("silence")
 class Engine:
     """Says what the test wants of each server, and writes down what it is asked."""
 
-    has_strangers = True
-
     def __init__(self) -> None:
         self.looks: dict[str, Look | Exception] = {}
         self.listed: list[Found] | Exception = []

@@ -16,6 +16,7 @@ from tests.agent.agent_world import AgentWorld, Rounds
 from tests.builders import T0, claim, inventory, sharing_policy
 from tests.rig.processes import wait_for
 
+pytestmark = pytest.mark.proves("R4")
 LONG = 3600
 
 

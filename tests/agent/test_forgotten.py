@@ -13,6 +13,7 @@ from gpuspawner.domain.reasons import Code, reason
 from tests.agent.guard_world import World
 from tests.builders import after
 
+pytestmark = pytest.mark.proves("R4")
 SECONDS = FORGOTTEN_AFTER.total_seconds()
 
 

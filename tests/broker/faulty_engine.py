@@ -99,8 +99,6 @@ class EngineFault:
 class FaultyEngine:
     """What an engine has, and what goes wrong with it."""
 
-    has_strangers = True
-
     clock: Clock
     containers: dict[str, Container] = field(default_factory=dict)
     silent: bool = False

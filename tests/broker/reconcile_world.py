@@ -32,8 +32,6 @@ LAB = tuple(device(f"g{n}", index=n) for n in range(2))
 class Engine:
     """Has what the test puts there; ``fails`` says which calls do, and how."""
 
-    has_strangers = True
-
     def __init__(self) -> None:
         self.there: dict[str, Found] = {}
         self.fails: dict[str, Exception] = {}

@@ -34,9 +34,11 @@ from tests.rig.postgres import PostgresServer
 pytestmark = pytest.mark.proves("P1", "P2", "R5")
 
 LIVES = int(os.environ.get("GPUSPAWNER_FAULT_LIVES", "60"))
-PHASES = [Phase.explicit, Phase.reuse, Phase.generate] + ([] if os.environ.get("NOSHRINK") else [Phase.shrink])
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate] + (
+    [] if os.environ.get("NOSHRINK") else [Phase.shrink]
+)
 USERS = tuple(GROUPS)
-PROFILES = ("whole", "whole", "pair", "mig-small", "mig-any", "ml-share", "vis-share")
+PROFILES = ("whole", "whole", "pair", "mig-small", "mig-any", "share", "share")
 SOME = st.sampled_from((ALL, ALL, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
 FEW = st.integers(0, 25)
 ENGINE_EVENTS = (
@@ -96,7 +98,8 @@ class FaultyLife(RuleBasedStateMachine):
     def start(self, user: str, profile: str, steps: int) -> None:
         self.begin()
         if user not in self.hub.servers and not self.is_busy(user):
-            self.hub.start(user, profile)
+            share = f"{GROUPS[user][0].rstrip('0123456789')}-share"
+            self.hub.start(user, share if profile == "share" else profile)
         self.hub.go_on(steps)
 
     @precondition(hub_lives)
@@ -194,18 +197,23 @@ class FaultyLife(RuleBasedStateMachine):
         self.begin()
         (self.hub.steps if of_hub else self.site.steps).away_after = after
 
-    @rule(what=st.sampled_from(("backed up", "put back", "put back by hand", "lost")), steps=SOME)
-    def the_books_are(self, what: str, steps: int) -> None:
+    @rule(
+        what=st.sampled_from(("backed up", "put back", "put back by hand", "lost")),
+        quick=st.booleans(),
+    )
+    def the_books_are(self, what: str, quick: bool) -> None:
         self.begin()
-        books, clock = self.site.books, self.site.clock
+        books = self.site.books
         if what == "lost":
             self.site.exchange(books.lose)
         elif what == "backed up" or not self.site.is_backed_up:
             self.site.exchange(books.back_up)
             self.site.is_backed_up = True
         else:
-            self.site.exchange(lambda: books.put_back(clock.now, marked=what == "put back"))
-        self.hub.go_on(steps)
+            self.site.put_back(marked=what == "put back")
+        if quick:
+            self.site.observe()
+        self.hub.go_on()
 
     # --- administrators -------------------------------------------------------------------
 

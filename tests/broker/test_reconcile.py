@@ -19,6 +19,8 @@ G0, G1 = (str(each.uuid) for each in LAB)
 
 # Late containers.
 
+pytestmark = pytest.mark.proves("R4")
+
 
 @pytest.mark.proves("R6")
 def test_a_late_container_is_stopped_and_its_gpu_stays_with_whom_it_was_given_to(

@@ -35,7 +35,7 @@ def trouble(site: Site) -> dict[str, str]:
 # What is foreign.
 
 
-@pytest.mark.proves("R7")
+@pytest.mark.proves("R4")
 @pytest.mark.parametrize(
     ("names", "devices", "free"),
     [
@@ -288,12 +288,3 @@ def test_a_ledger_that_goes_away_in_the_middle_is_said_and_the_next_round_comple
     assert [each.run_id for each in site.strays()] == ["x"]
     assert site.free() == []
     assert site.states()["lab", "docker"].answered_at == site.now
-
-
-def test_another_sites_local_process_is_none_of_this_sites(site: Site) -> None:
-    """Its device is simulated by that site: the one of the same name here is free."""
-    site.engine.has_strangers = False
-    site.engine.put(run_id="x", devices=(G0,), key=replace(key("ada"), hub_id="other"), fence=7)
-    site.reconciler.round()
-    assert site.strays() == []
-    assert site.free() == [G0, G1]

@@ -107,6 +107,7 @@ class Drill:
             HOOK_VARIABLE: "tests.doubles.drill:at",
             FOLDER_VARIABLE: str(self.folder),
             ROLE_VARIABLE: role,
+            "PYTHONFAULTHANDLER": "1",  # SIGABRT shows where its threads are
         }
 
     def order(self, role: str, name: str, what: str, *, nth: int = 1, seconds: float = 1) -> str:

@@ -153,7 +153,7 @@ def _answers(lab: Lab, user: str) -> bool:
     return requests.get(f"{lab.hub.url}user/{user}/api", headers=headers, timeout=20).ok
 
 
-@pytest.mark.proves("R7")
+@pytest.mark.proves("R4")
 def test_a_container_without_a_lease_is_shown_and_its_device_is_not_offered(
     make_lab: Callable[..., Lab], watch: Callable[..., Watchers], engine: OwnedEngine,
     stub_image: str,

@@ -253,17 +253,16 @@ def test_a_removal_that_never_ends_and_a_create_that_outlasts_the_start(site: Si
         assert said in answer.body["message"]
         assert taken.count > 1
     site.expect_back("a name that stays taken")
-    with site.broken(way), site.proxy.during("POST", CREATE, keep=True) as create:
-
-        def post():
-            return lab.hub.start_server("ada", options={"profile": "whole"})
-
-        with ThreadPoolExecutor() as pool:
-            asked = pool.submit(post)
-            assert create.passed.wait(20)
-            wait_for("the start to be given up", lambda: lab.last("ada").detached_at is not None)
-            assert lab.hub.start_server("ben", options={"profile": "whole"}).status == 429
-            create.lift()
-            assert said in asked.result().body["message"]
+    with (
+        site.broken(way),
+        site.proxy.during("POST", CREATE, keep=True) as create,
+        ThreadPoolExecutor() as pool,
+    ):
+        asked = pool.submit(lab.hub.start_server, "ada", options={"profile": "whole"})
+        assert create.passed.wait(20)
+        wait_for("the start to be given up", lambda: lab.last("ada").detached_at is not None)
+        assert lab.hub.start_server("ben", options={"profile": "whole"}).status == 429
+        create.lift()
+        assert said in asked.result().body["message"]
     assert [x.reason.code for x in lab.leases("ada") if x.reason] == [Code.START_FAILED] * 2
     site.expect_back("a create that outlasts the start")

@@ -4,6 +4,7 @@ What the steps are is not written here: each drill first records those of a clea
 """
 
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.e2e.drills import (
     unique,
 )
 from tests.e2e.lab import Lab
+from tests.rig.engine import OwnedEngine
 from tests.rig.processes import wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.proves("R7")]
@@ -50,7 +52,7 @@ def batches(found: dict[str, list[str]]) -> list[list[tuple[str, str]]]:
     The last of each group is where the hub kills itself; at each of the others somebody's start
     or stop stands when it does.
     """
-    pairs = [(what, name) for what, names in found.items() for name in names]
+    pairs = every(found)
     last = [pair for pair in pairs if not may_stand(pair[1])]
     standing = [pair for pair in pairs if may_stand(pair[1])]
     groups: list[list[tuple[str, str]]] = [[] for _ in last]
@@ -147,7 +149,7 @@ def test_each_step_of_the_hub_fails_or_is_slow(
     lab, drill = site.lab, site.drill
     found = record(site)
     site.start_healthy()
-    pairs = [(act, name) for act, names in found.items() for name in names]
+    pairs = every(found)
     # A failing read or look may end a start, so that later steps are not reached: few at once.
     size = 4 if what == "fail" else 12
     for at in range(0, len(pairs), size):
@@ -235,3 +237,104 @@ def steps_of_agent(site: DrillSite, agent: Any, troubles: Troubles) -> dict[str,
     agent.kill()
     assert names.keys() <= NAMES
     return names
+
+
+@pytest.mark.timeout(600)
+def test_each_step_of_the_agent_fails_or_is_slow(
+    make_lab: Callable[..., Lab], tmp_path: Path, stub_image: str
+) -> None:
+    site = open_site(make_lab, tmp_path, agent=False)
+    site.start_healthy()
+    troubles = Troubles(site, stub_image)
+    with own_agent(site, tmp_path / "agent") as agent:
+        names = steps_of_agent(site, agent, troubles)
+        # "after" the events is passed when their stream ends in order, which a kill only brings.
+        agent.start()
+        for what in ("fail", "delay"):
+            orders = [site.drill.order("agent", name, what) for name in names if is_again(name)]
+            repaired = [make() for make in troubles.kinds.values()]
+            for number, is_repaired in enumerate(repaired):
+                wait_for(f"trouble {number} to be repaired", is_repaired, REPAIR_SECONDS)
+            for order in orders:
+                site.drill.wait(order, REPAIR_SECONDS)
+            site.check()
+            troubles.clear()
+        site.expect_one("agent")
+        assert "Traceback" not in agent.log()
+
+
+def is_again(name: str) -> bool:
+    """Whether an agent passes a step more than once in its life."""
+    return name.rpartition(":")[0] not in (
+        "engine:connect", "engine:info", "ledger:open", "engine:events",
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["hub and agent", "hub and engine", "agent and engine"])
+def test_two_die_at_once(
+    make_engine: Callable[..., OwnedEngine],
+    make_lab: Callable[..., Lab],
+    tmp_path: Path,
+    stub_image: str,
+    kind: str,
+) -> None:
+    """At pairs of steps, drawn by a seed; containers outlive the engine (live-restore)."""
+    engine = make_engine(live_restore=True)
+    site = open_site(make_lab, tmp_path, agent=False, on=engine)
+    lab, drill = site.lab, site.drill
+    record(site)  # what only the first start passes is passed
+    found = record(site)
+    site.start_healthy()
+    troubles = Troubles(site, stub_image)
+    of_hub = [pair for pair in every(found) if may_stand(pair[1])]
+    with own_agent(site, tmp_path / "agent") as agent:
+        of_agent = [pair for pair in steps_of_agent(site, agent, troubles).items() if pair[1]]
+        hubs = of_hub if "hub" in kind else [("", "")]
+        agents = of_agent if "agent" in kind else [("", "")]
+        for (act, hub_step), (agent_step, trouble) in drawn(kind, hubs, agents):
+            told = f"{kind}: {act} {hub_step}, {trouble} {agent_step}"
+            agent.start()
+            people = [site.new_user()]
+            if act == "stop":
+                site.start_all(people)
+            is_repaired: Callable[[], bool] = lambda: True  # noqa: E731
+            if agent_step:
+                order = drill.order("agent", agent_step, "stand")
+                is_repaired = troubles.kinds[trouble]()
+                drill.wait(order)
+            if hub_step:
+                order = drill.order("hub", hub_step, "stand")
+                site.ask(act, people[0])
+                drill.wait(order)
+            agent.kill()
+            if "hub" in kind:
+                lab.hub.kill()
+            if "engine" in kind:
+                engine.kill()
+                engine.start()
+            if "hub" in kind:
+                lab.hub.start()
+            agent.start()
+
+            wait_for(f"repair after {told}", is_repaired, REPAIR_SECONDS)
+            lab.hub.wait_server("ben")
+            site.start_all(people)
+            site.expect_running(people)
+            site.check()
+            site.stop_all(people)
+            troubles.clear()
+            site.expect_one("agent")
+            agent.kill()
+
+
+def every(found: dict[str, list[str]]) -> list[tuple[str, str]]:
+    return [(what, name) for what, names in found.items() for name in names]
+
+
+def drawn(kind: str, hubs: list[Any], agents: list[Any]) -> list[tuple[Any, Any]]:
+    """All pairs, or as many as `PAIRS` says, the same ones in each run."""
+    pairs = [(one, other) for one in hubs for other in agents]
+    if PAIRS == "all":
+        return pairs
+    return random.Random(kind).sample(pairs, min(int(PAIRS), len(pairs)))

@@ -152,7 +152,7 @@ def committed(
     return commit
 
 
-@pytest.mark.proves("R7")
+@pytest.mark.proves("R4")
 def test_a_grant_that_only_the_image_carries_is_no_grant(
     docker_engine: DockerEngine, run: Callable[..., str], committed: Callable[[Lease], str]
 ) -> None:

@@ -12,8 +12,6 @@ from gpuspawner.engines.look import Absent, EngineError, EngineUnknownError, Loo
 class DockerRuntime:
     """Looks at containers by id where it is known, by our labels otherwise."""
 
-    has_strangers = True
-
     def __init__(self, engine: DockerEngine) -> None:
         """Work on one engine."""
         self._engine = engine

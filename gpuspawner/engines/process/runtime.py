@@ -38,9 +38,6 @@ class ProcessRuntime:
     it first.
     """
 
-    # Local processes hold simulated devices only, and each site simulates its own.
-    has_strangers = False
-
     def __init__(self, table: ProcessTable | None = None, steps: Steps = UNWATCHED) -> None:
         """Work on this machine's processes."""
         self.table = table or ProcessTable()
