@@ -1,6 +1,8 @@
 # Everything runs in .venv, which the targets make themselves. No other set-up is needed.
 
 PYTHON := .venv/bin/python
+# Tests of one file stay together; most of a whole site's tests wait more than they work.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench docs clean
@@ -16,7 +18,7 @@ demo: ## a hub with a simulated GPU lab on this machine
 test: lint ## lint, then every test this machine has the parts for
 	@$(PYTHON) -m tools.proxy.install >/dev/null
 	@$(PYTHON) -m tests.rig.images
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 lint: ## style, types, and that imports go down only
 	@tools/environment.sh test

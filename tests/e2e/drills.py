@@ -16,6 +16,7 @@ from typing import Any
 import docker.types
 import psutil
 
+from gpuspawner.domain.endings import START_MARGIN
 from gpuspawner.domain.leases import Claim, Evidence, Lease, ServerKey, Source, State
 from gpuspawner.domain.policy import parse_policy
 from gpuspawner.domain.reasons import Code, reason
@@ -238,6 +239,15 @@ class OwnAgent:
         assert status == -signal.SIGKILL, self.log()
         self.process = None
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let it see nothing of what happens in the block."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGSTOP)
+        yield
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """Kill it if it runs."""
         if self.process is not None:
@@ -271,6 +281,7 @@ class Troubles:
 
     site: DrillSite
     image: str
+    agent: OwnAgent
     _count: int = field(default=0, init=False)
 
     @property
@@ -290,12 +301,12 @@ class Troubles:
 
     def expired(self) -> Callable[[], bool]:
         """A hub died between making a container and starting it, long ago."""
-        lease, _ = self._server(started=False)
+        lease, _ = self._server(bind=False, started=False, left=timedelta())
         return lambda: self._is_over(lease)
 
     def unrecorded(self) -> Callable[[], bool]:
         """A hub died between starting a container and writing that down, long ago."""
-        lease, container = self._server(bind=False)
+        lease, container = self._server(bind=False, left=timedelta())
 
         def look() -> bool:
             present = self._lease(lease)
@@ -359,22 +370,29 @@ class Troubles:
 
         wait_for("the books to be clear", look, REPAIR_SECONDS)
 
-    def _grant(self) -> Lease:
+    def _grant(self, left: timedelta = timedelta(minutes=10)) -> Lease:
+        """Grant a share; an agent sees to its server by itself after the time that is left."""
         self._count += 1
         profiles = parse_policy(PROFILES, SHARED).profiles
         share = next(each for each in profiles if each.name == "share")
         with self.site.lab.ledger.read() as books:
             hub_id = books.living()[0].key.hub_id
         key = ServerKey(hub_id=hub_id, user=f"planted{self._count}")
-        asked_at = datetime.now(UTC) - timedelta(seconds=100)
+        asked_at = datetime.now(UTC) - 2 * START_MARGIN
+        seconds = int((START_MARGIN + left).total_seconds())
         return self.site.lab.broker.request(
-            Claim(key=key, profile=share, start_seconds=10), asked_at
+            Claim(key=key, profile=share, start_seconds=seconds), asked_at
         )
 
     def _server(
-        self, *, bind: bool = True, started: bool = True, run: bool = False
+        self,
+        *,
+        bind: bool = True,
+        started: bool = True,
+        run: bool = False,
+        left: timedelta = timedelta(minutes=10),
     ) -> tuple[Lease, str]:
-        lease = self._grant()
+        lease = self._grant(left)
         container = self._container(lease, started=started)
         now = datetime.now(UTC)
         if bind:
@@ -394,11 +412,13 @@ class Troubles:
                     driver="nvidia", device_ids=[x.uuid for x in lease.slices],
                     capabilities=[["gpu"]])],
             )  # fmt: skip
-            made = client.create_container(
-                self.image, _IDLE, labels=labels.labels_of(lease.key, lease), host_config=config
-            )["Id"]
-            if started:
-                client.start(made)
+            marks = labels.labels_of(lease.key, lease)
+            with self.agent.held():  # one that is only made would be cleared away
+                made = client.create_container(self.image, _IDLE, labels=marks, host_config=config)[
+                    "Id"
+                ]
+                if started:
+                    client.start(made)
         return made
 
     def _lease(self, lease: Lease) -> Lease:

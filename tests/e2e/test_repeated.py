@@ -96,15 +96,16 @@ async def test_the_same_thing_asked_three_times_at_once(lab: Lab, proxy: FaultPr
         assert set(await three(lab, "POST")) <= {202, 400}  # it runs already
         expect_one(lab, count)
         stopped = await three(lab, "DELETE")
-        assert set(stopped) <= {202, 204}, stopped
+        # To who comes a moment after the first the hub says 500, "pending stop".
+        assert set(stopped) <= {202, 204, 500}, stopped
         expect_none(lab)
-        assert set(await three(lab, "DELETE")) <= {202, 204}
+        assert await three(lab, "DELETE") == [204, 204, 204]  # it is gone already
         expect_none(lab)
     # A start that is given up three times while its create is on its way.
     held = proxy.fault("POST", CREATE, delay=2, times=1)
     start = asyncio.create_task(lab.hub.start_server_async("ada", options=WHOLE))
     assert await asyncio.to_thread(held.came.wait, 20)
-    assert set(await three(lab, "DELETE")) <= {202, 204}
+    assert set(await three(lab, "DELETE")) <= {202, 204, 500}
     assert (await start).status >= 400
     expect_none(lab)
     assert lab.hub.log().count("a hook of the site fails") > 0  # the failing hook stopped nobody
@@ -119,7 +120,7 @@ async def test_a_stop_that_is_slow_is_carried_out_once(lab: Lab, proxy: FaultPro
     assert await asyncio.to_thread(slow.came.wait, 20)
 
     assert set(await three(lab, "POST", token)) == {400}  # "pending stop"
-    assert set(await three(lab, "DELETE")) <= {202, 204}
+    assert set(await three(lab, "DELETE")) <= {202, 204, 500}
 
     assert (await first).status == 204
     assert slow.count == 1

@@ -21,6 +21,7 @@ from gpuspawner.domain.reasons import Code
 from tests.doubles.engine_faults import CREATE
 from tests.doubles.fault_proxy import FaultProxy
 from tests.e2e.lab import PATIENT, QUICK_AGENT, Lab, through
+from tests.rig.engine import OwnedEngine
 from tests.rig.hub_api import Answer
 from tests.rig.processes import run_mark
 
@@ -33,10 +34,22 @@ SHARED = [{"select": "*", "modes": ["time-sliced"]}]
 
 
 @pytest.fixture
-def lab(make_lab: Callable[..., Lab], proxy: FaultProxy) -> Lab:
+def storm_engine(make_engine: Callable[..., OwnedEngine]) -> OwnedEngine:
+    """An engine of its own: after a storm some forget to let a network's last address go."""
+    return make_engine()
+
+
+@pytest.fixture
+def proxy(storm_engine: OwnedEngine) -> Iterator[FaultProxy]:
+    with FaultProxy(storm_engine.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def lab(storm_engine: OwnedEngine, proxy: FaultProxy, make_lab: Callable[..., Lab]) -> Lab:
     """A pool with 28 places of the profile that all want."""
     lab = make_lab(
-        agent=True, preset="four-a100", devices=SHARED, groups={"ml101": CLASS},
+        on=storm_engine, agent=True, preset="four-a100", devices=SHARED, groups={"ml101": CLASS},
         config=through(proxy) + PATIENT + QUICK_AGENT,
     )  # fmt: skip
     for user in CLASS:
