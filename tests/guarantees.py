@@ -12,7 +12,6 @@ import pytest
 
 from tools.docs.guarantee_texts import GUARANTEES, NOT_YET
 
-
 _PROVES, _MAY_SKIP = "proves", "proves-may-skip"
 
 

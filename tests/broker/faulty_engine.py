@@ -180,7 +180,9 @@ class FaultyEngine:
         return {"ID": "engine-1", "DefaultRuntime": "runc"}
 
     def _containers(
-        self, all: bool = False, filters: Mapping[str, Any] | None = None
+        self,
+        all: bool = False,
+        filters: Mapping[str, Any] | None = None,  # noqa: A002 - docker-py's name
     ) -> list[dict[str, Any]]:
         wanted = [text.partition("=")[::2] for text in (filters or {}).get("label", ())]
         return [

@@ -260,9 +260,9 @@ class Site:
             self.engine.finish_late()
         self.engine.faults.clear()
         self.engine.silent = False
-        self.steps.away_after = self.steps.dies_after = None
+        self.steps.away_after = self.steps.dies_after = self.steps.meanwhile = None
         hub = self.start_hub()
-        hub.steps.away_after = hub.steps.dies_after = None
+        hub.steps.away_after = hub.steps.dies_after = hub.steps.meanwhile = None
         hub.go_on()
         for _ in range(3):
             self.pass_time(400)

@@ -24,7 +24,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gpuspawner.domain.leases import State
 from tests.broker.faulty_books import Books, PostgresBooks, SqliteBooks, write_empty
 from tests.broker.faulty_engine import CHANGES, EngineFault
 from tests.broker.faulty_hub import ALL, GROUPS, Hub, patched
@@ -97,10 +96,22 @@ class FaultyLife(RuleBasedStateMachine):
     @rule(user=st.sampled_from(USERS), profile=st.sampled_from(PROFILES), steps=SOME)
     def start(self, user: str, profile: str, steps: int) -> None:
         self.begin()
-        if user not in self.hub.servers and not self.is_busy(user):
-            share = f"{GROUPS[user][0].rstrip('0123456789')}-share"
-            self.hub.start(user, share if profile == "share" else profile)
+        self.ask("start", user, profile)
         self.hub.go_on(steps)
+
+    def ask(self, what: str, user: str, profile: str = "") -> None:
+        """Begin what JupyterHub would: one thing at a time for each server."""
+        hub = self.hub
+        is_idle = user in hub.servers and not self.is_busy(user)
+        if what == "start" and user not in hub.servers and not self.is_busy(user):
+            share = f"{GROUPS[user][0].rstrip('0123456789')}-share"
+            hub.start(user, share if profile == "share" else profile)
+        elif what == "stop" and hub.is_starting(user):
+            hub.cancel(user)
+        elif what == "stop" and is_idle:
+            hub.stop(user)
+        elif what == "poll" and is_idle:
+            hub.poll(user)
 
     @precondition(hub_lives)
     @rule(user=st.sampled_from(USERS), profile=st.sampled_from(PROFILES))
@@ -111,18 +122,14 @@ class FaultyLife(RuleBasedStateMachine):
     @rule(user=st.sampled_from(USERS), steps=SOME)
     def stop(self, user: str, steps: int) -> None:
         self.begin()
-        if user in self.hub.servers and not self.is_busy(user):
-            self.hub.stop(user)
-        elif self.hub.is_starting(user):
-            self.hub.cancel(user)
+        self.ask("stop", user)
         self.hub.go_on(steps)
 
     @precondition(lambda self: self.hub_lives() and self.hub.servers)
     @rule(user=st.sampled_from(USERS), steps=SOME, pick=st.integers(0, 2))
     def poll(self, user: str, steps: int, pick: int) -> None:
         self.begin()
-        if user in self.hub.servers and not self.is_busy(user):
-            self.hub.poll(user)
+        self.ask("poll", user)
         self.hub.go_on(steps, pick)
 
     # --- time and the agent ---------------------------------------------------------------
@@ -135,6 +142,31 @@ class FaultyLife(RuleBasedStateMachine):
         self.site.observe()
         (self.site.compare if compare else self.site.keep_books)()
         self.site.ask_hub()
+
+    @rule(
+        in_agent=st.booleans(), after=st.integers(0, 6), user=st.sampled_from(USERS),
+        what=st.sampled_from(("start", "stop", "poll")), compare=st.booleans(),
+    )  # fmt: skip
+    def others_will_work_meanwhile(
+        self, in_agent: bool, after: int, user: str, what: str, compare: bool
+    ) -> None:
+        """In the middle of a round or of a hub's step the other one does something."""
+        self.begin()
+        site = self.site
+
+        def by_agent() -> None:
+            (site.compare if compare else site.keep_books)()
+
+        def by_hub() -> None:
+            hub = site.hub
+            if hub is not None and not hub.is_dead and not hub.is_running():
+                self.ask(what, user, "whole")
+                hub.go_on()
+
+        if in_agent:
+            site.steps.meanwhile = (after, by_hub)
+        else:
+            self.hub.steps.meanwhile = (after, by_agent)
 
     # --- processes die --------------------------------------------------------------------
 

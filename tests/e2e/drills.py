@@ -138,7 +138,7 @@ class DrillSite:
         def left() -> list[str]:
             found = [f"lease {x.lease_id} {x.state}" for x in self.lab.living()
                      if x.key.user != "ben"]  # fmt: skip
-            found += [x["Name"] for x in self.lab.containers() if x["Id"] != self._ben_container()]
+            found += [x for x in self.listed() if x != self._ben_container()]
             return found
 
         wait_for("nothing to be left", lambda: not left() or None, REPAIR_SECONDS, every=0.2)
@@ -146,6 +146,12 @@ class DrillSite:
 
     def _ben_container(self) -> str:
         return "" if self._healthy is None else self._healthy[1]
+
+    def listed(self) -> dict[str, str]:
+        """Whose each container is, by its id; they come and go while one looks."""
+        with contextlib.closing(self.lab.engine.client()) as client:
+            found = client.containers(all=True)
+        return {x["Id"]: (x["Labels"] or {}).get(labels.USER, "") for x in found}
 
     def check(self) -> None:
         """The promises hold, and the healthy user noticed nothing."""
@@ -429,7 +435,7 @@ class Troubles:
 
     def _is_over(self, lease: Lease) -> bool:
         over = self._lease(lease).state is State.ENDED
-        return over and not self.site.lab.containers(lease.key.user)
+        return over and lease.key.user not in self.site.listed().values()
 
     def _is_gone(self, container: str) -> bool:
-        return container not in {each["Id"] for each in self.site.lab.containers()}
+        return container not in self.site.listed()

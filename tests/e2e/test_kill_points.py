@@ -147,7 +147,10 @@ def test_each_step_of_the_hub_fails_or_is_slow(
     """Everybody gets a server or a refusal, and nothing is left over."""
     site = open_site(make_lab, tmp_path, agent=True)
     lab, drill = site.lab, site.drill
-    found = record(site)
+    first, found = record(site), record(site)
+    lab.hub.restart()
+    once = [name for name in first["start"] if name not in found["start"]]
+    expect_all_met(site, [drill.order("hub", name, what) for name in once])
     site.start_healthy()
     pairs = every(found)
     # A failing read or look may end a start, so that later steps are not reached: few at once.
@@ -173,6 +176,17 @@ def test_each_step_of_the_hub_fails_or_is_slow(
         site.start_all(people[:1])
         site.stop_all(people[:1])
     assert "never retrieved" not in lab.hub.log()
+
+
+def expect_all_met(site: DrillSite, orders: list[str]) -> None:
+    """Let people start until each order was met; then everybody gets a server again."""
+    for _ in orders:
+        user = site.new_user()
+        site.lab.hub.start_server(user, options={"profile": "share"})
+        wait_settled(site.lab, [user])
+        site.start_all([user])
+        site.stop_all([user])
+    assert all(map(site.drill.is_done, orders))
 
 
 def wait_settled(lab: Lab, users: list[str]) -> None:
@@ -213,10 +227,12 @@ def test_the_agent_is_killed_at_each_step(
 
             if is_repaired is not None:
                 wait_for(f"{kind} to be repaired after {name}", is_repaired, REPAIR_SECONDS)
-            site.check()
+            if kind != "stray":  # which stands with a device past all books, as it is meant to
+                site.check()
             site.expect_one("agent")
             if kind:
                 troubles.clear()
+                site.check()
         user = site.new_user()
         site.start_all([user])
         site.expect_running([user])
@@ -260,8 +276,8 @@ def test_each_step_of_the_agent_fails_or_is_slow(
                 wait_for(f"trouble {number} to be repaired", is_repaired, REPAIR_SECONDS)
             for order in orders:
                 site.drill.wait(order, REPAIR_SECONDS)
-            site.check()
             troubles.clear()
+            site.check()
         site.expect_one("agent")
         assert "Traceback" not in agent.log()
 
@@ -269,7 +285,7 @@ def test_each_step_of_the_agent_fails_or_is_slow(
 def is_again(name: str) -> bool:
     """Whether an agent passes a step more than once in its life."""
     return name.rpartition(":")[0] not in (
-        "engine:connect", "engine:info", "ledger:open", "engine:events",
+        "engine:connect", "engine:info", "engine:inspect_image", "engine:events", "ledger:open",
     )  # fmt: skip
 
 
@@ -324,9 +340,9 @@ def test_two_die_at_once(
             lab.hub.wait_server("ben")
             site.start_all(people)
             site.expect_running(people)
-            site.check()
             site.stop_all(people)
             troubles.clear()
+            site.check()
             site.expect_one("agent")
             agent.kill()
 

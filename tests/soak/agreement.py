@@ -49,7 +49,7 @@ def _of_containers(living: list[Lease], containers: list[dict[str, Any]]) -> Ite
             continue
         if uuids != [item.uuid for item in lease.slices]:
             yield f"{name} has {uuids}, and its lease {lease.lease_id} other devices"
-        if not container["State"]["Running"]:
+        if not container["State"]["Running"] and not _is_young(lease):
             yield f"{name} is left over, {container['State']['Status']}"
         for uuid in uuids if not lease.slices[0].mode.is_share else ():
             if uuid in held:
@@ -62,7 +62,6 @@ def _of_leases(
 ) -> Iterator[str]:
     """Each lease has a server that runs and that its hub knows, or is still young."""
     running = {each["Id"] for each in containers if each["State"]["Running"]}
-    now = datetime.now(UTC)
     for lease in living:
         what = f"lease {lease.lease_id} of {lease.key.user} ({lease.state})"
         if lease.state is State.RUNNING:
@@ -70,22 +69,30 @@ def _of_leases(
                 yield f"{what} has no container that runs"
             if lease.key.user not in servers:
                 yield f"{what} is of a server that its hub does not know"
-        elif lease.state is State.GRANTED and lease.start_deadline is not None:
-            if now > lease.start_deadline + START_MARGIN + _ROUND:
-                yield f"{what} is past the time for its start"
-        elif lease.look_again_at is None or now > lease.look_again_at + _ROUND:
-            yield f"{what} is not over"
+        elif not _is_young(lease):
+            yield f"{what} should run or be over"
+
+
+def _is_young(lease: Lease) -> bool:
+    """Whether its start, or a create of it that nobody has an answer to, may be under way."""
+    until = lease.look_again_at if lease.state is State.ENDING else lease.start_deadline
+    return until is not None and datetime.now(UTC) < until + START_MARGIN + _ROUND
 
 
 def _of_servers(living: list[Lease], servers: dict[str, Any]) -> Iterator[str]:
     """The hub is busy with nothing, and each of its servers with a GPU has a lease."""
-    states = {lease.key.user: lease.state for lease in living}
+    # A hub that died during a start finds the server running; the agent notes that when the time
+    # for the start is over.
+    held = {
+        lease.key.user for lease in living
+        if lease.state is State.RUNNING or (lease.state is State.GRANTED and _is_young(lease))
+    }  # fmt: skip
     for user, server in servers.items():
         if server["pending"] or not server["ready"]:
             yield f"the server of {user} is pending: {server['pending']}"
         profile = (server["user_options"] or {}).get("profile", "cpu")
-        if server["ready"] and profile != "cpu" and states.get(user) is not State.RUNNING:
-            yield f"the hub has a server of {user} with {profile}, and no lease runs"
+        if server["ready"] and profile != "cpu" and user not in held:
+            yield f"the hub has a server of {user} with {profile}, and there is no lease"
 
 
 def _of_agents(site: Site) -> Iterator[str]:

@@ -157,4 +157,3 @@ def open_site() -> Iterator[Site]:
 def profile_names() -> list[str]:
     """Return what people choose from, what is rare less often."""
     return [*(each["name"] for each in PROFILES), "share", "share", "mig-2g", "mig-2g"]
-

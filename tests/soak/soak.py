@@ -4,6 +4,7 @@ import collections
 import contextlib
 import random
 import time
+import traceback
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -65,7 +66,7 @@ class Soak:
             self._quiet()
             self._end(handles)
         except Exception as error:
-            raise SoakError(self._report(error)) from error
+            raise SoakError(self._report(traceback.format_exc(limit=-4))) from error
         finally:
             for _, begun in self._begun:
                 with contextlib.suppress(Exception):
@@ -104,7 +105,7 @@ class Soak:
                 self.tally[f"stop {hub.stop_server(user).status}"] += 1
             if what == "restart":
                 with contextlib.suppress(TimeoutError):
-                    hub.wait_server(user, ready=False, timeout=20)
+                    wait_for("its end", lambda: user not in self.site.servers(), 20, every=0.2)
             if what in ("start", "restart"):
                 answer = hub.start_server(user, options={"profile": profile})
                 self.tally[f"start {answer.status}"] += 1
@@ -188,7 +189,9 @@ class Soak:
 
     def _sweep(self) -> None:
         """A server without GPU that its hub lost goes at its owner's next start."""
-        owners = {each["Config"]["Labels"]["org.gpuspawner.user"] for each in self.site.containers()}
+        owners = {
+            each["Config"]["Labels"]["org.gpuspawner.user"] for each in self.site.containers()
+        }
         for user in owners:
             self.tally["lost without GPU"] += 1
             self.site.hub.start_server(user, options={"profile": "cpu"})
@@ -210,11 +213,17 @@ class Soak:
         parts = [f"{name} {count}" for name, count in sorted({**self.tally, **ends}.items())]
         return f"seed {self.seed}: {len(leases)} leases; {', '.join(parts)}"
 
-    def _report(self, error: Exception) -> str:
+    def _report(self, what: str) -> str:
         return "\n".join(
             [
-                f"{type(error).__name__}: {error}", "--- the last steps", *self._steps,
-                "--- the hub's log", self.site.hub.log_tail(120),
+                what, "--- the last steps", *self._steps,
+                "--- the hub's log", *self._hub_says(),
                 "--- the engine's log", self.site.engine.log_tail(20), self.summary(),
             ]
         )  # fmt: skip
+
+    def _hub_says(self) -> list[str]:
+        """Return the end of the log of hub and agent without what tells nothing."""
+        lines = self.site.hub.log().splitlines()
+        dull = (" 200 GET ", "[ConfigProxy]", "already exists", "409 POST", "xsrf", "metrics")
+        return [line for line in lines if not any(text in line for text in dull)][-150:]
