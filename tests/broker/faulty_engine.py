@@ -181,8 +181,8 @@ class FaultyEngine:
 
     def _containers(
         self,
-        all: bool = False,
-        filters: Mapping[str, Any] | None = None,  # noqa: A002 - docker-py's name
+        all: bool = False,  # noqa: A002 - docker-py's name
+        filters: Mapping[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
         wanted = [text.partition("=")[::2] for text in (filters or {}).get("label", ())]
         return [

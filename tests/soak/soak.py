@@ -116,8 +116,8 @@ class Soak:
 
     def _trouble(self) -> None:
         names = {begun.what for _, begun in self._begun}
-        if names & {"hub killed", "engine killed"}:
-            return  # one thing at a time is down; calls may fail meanwhile
+        if names & {"hub killed", "engine killed", "books locked"}:
+            return  # one thing at a time is down; what has begun before goes on
         begun = self._troubles.make()
         self.tally["faults"] += 1
         self._note(f"fault: {begun.what}")
