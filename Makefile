@@ -5,7 +5,7 @@ PYTHON := .venv/bin/python
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test soak lint bench docs clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -19,6 +19,12 @@ test: lint ## lint, then every test this machine has the parts for
 	@$(PYTHON) -m tools.proxy.install >/dev/null
 	@$(PYTHON) -m tests.rig.images
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+soak: ## random faults on a real site, for MINUTES=5 unless told otherwise
+	@tools/environment.sh test
+	@$(PYTHON) -m tools.proxy.install >/dev/null
+	@$(PYTHON) -m tests.rig.images
+	$(PYTHON) -m tests.soak --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
 
 lint: ## style, types, and that imports go down only
 	@tools/environment.sh test

@@ -13,6 +13,7 @@ import gpuspawner
 from gpuspawner import steps
 from gpuspawner.spawners.docker import GPUDockerSpawner
 from gpuspawner.steps import HOOK_VARIABLE, NAMES, HookedSteps, Steps, steps_from
+from tests.doubles.drill import DRILLED, operations
 
 PACKAGE = Path(gpuspawner.__file__).parent
 CLIENT = "engines/docker/client.py"
@@ -189,6 +190,27 @@ def test_every_operation_has_a_name_and_every_name_an_operation():
     assert found["ledger"] == set(steps.LEDGER)
     assert found["hub"] == set(steps.HUB)
     assert found["process"] == set(steps.PROCESS)
+
+
+# What no drill kills a process at, and where it is carried out.
+UNDRILLED = {
+    "tests/engines/test_docker_faults.py": {"engine:wait"},
+    "tests/e2e/test_broken_starts.py": {"engine:exec_create", "engine:exec_start", "engine:logs"},
+    "tests/e2e/test_starts_cut_off.py": {"engine:pull", "ledger:detach", "ledger:want-end"},
+    "tests/broker/test_settle.py": {"ledger:settle"},
+    "tests/cli/test_acting.py": {"ledger:force-end", "ledger:cordon", "ledger:uncordon"},
+    "tests/spawners/test_local_restart.py": {"process:make", "process:let-go", "process:end"},
+    # Upstream's, for sites with published ports or with TLS inside: nothing of ours stands there.
+    "": {"engine:port", "engine:create_volume", "engine:put_archive"},
+}
+
+
+def test_every_step_is_drilled_or_is_carried_out_elsewhere():
+    drilled = set().union(*DRILLED.values())
+    elsewhere = set().union(*UNDRILLED.values())
+    assert drilled | elsewhere == operations(NAMES)
+    assert not drilled & elsewhere
+    assert all((PACKAGE.parent / name).exists() for name in UNDRILLED)
 
 
 def test_nobody_listens_unless_the_variable_says_so():

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
 
@@ -13,9 +13,11 @@ from gpuspawner.ledger.files import LedgerFile
 from gpuspawner.ledger.opening import checked, opened
 from gpuspawner.ledger.restore import Restorer, mark_restored, restore
 from gpuspawner.ledger.store import Ledger
-from tests.rig.postgres import PostgresServer
 
 BUSY_SECONDS = 5.0
+
+# The rows of each table as PostgreSQL copies them, and the last number of each sequence.
+Kept = tuple[dict[str, bytes], dict[str, int | None]]
 
 
 class Books(Protocol):
@@ -68,19 +70,25 @@ class SqliteBooks:
 
 
 class PostgresBooks:
-    """A database; copies are databases made after it."""
+    """A database, whose tables are copied row by row: a database anew each time takes long."""
 
-    def __init__(self, server: PostgresServer, empty: str) -> None:
-        self._server, self._empty = server, empty
-        self.url = server.make_database()
-        self._copy = server.make_database()
-        self.lose()
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._address = url.replace("+psycopg", "")
+        with self._connected() as connection:
+            found = connection.execute(
+                "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
+            ).fetchall()
+            self._tables = [str(name) for (name,) in found]
+            self._empty = self._kept(connection)
+        self._copy = self._empty
 
     def back_up(self) -> None:
-        self._make(self._copy, self.url)
+        with self._connected() as connection:
+            self._copy = self._kept(connection)
 
     def put_back(self, now: datetime, *, marked: bool) -> None:
-        self._make(self.url, self._copy)
+        self._fill(self._copy)
         if marked:
             found = opened(checked(self.url), None, BUSY_SECONDS, read_only=True)
             try:
@@ -91,18 +99,33 @@ class PostgresBooks:
                 found.close()
 
     def lose(self) -> None:
-        self._make(self.url, self._empty)
+        self._fill(self._empty)
 
     def close(self) -> None:
-        for url in (self.url, self._copy):
-            self._server.drop_database(url)
+        self._fill(self._empty)
 
-    def _make(self, url: str, like: str) -> None:
-        self._server.drop_database(url)
-        name, model = (each.rpartition("/")[2] for each in (url, like))
-        address = self._server.url().replace("+psycopg", "")
-        with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{model}"')
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(self._address)
+
+    def _kept(self, connection: psycopg.Connection[tuple[Any, ...]]) -> Kept:
+        rows = {}
+        for name in self._tables:
+            with connection.cursor().copy(f'COPY "{name}" TO STDOUT') as lines:
+                rows[name] = b"".join(map(bytes, lines))
+        numbers = connection.execute("SELECT sequencename, last_value FROM pg_sequences").fetchall()
+        return rows, dict(numbers)
+
+    def _fill(self, kept: Kept) -> None:
+        rows, numbers = kept
+        with self._connected() as connection:
+            # Of all tables at once: some refer to others.
+            connection.execute("SET session_replication_role = replica")
+            connection.execute(f"TRUNCATE {', '.join(rows)}")
+            for name, lines in rows.items():
+                with connection.cursor().copy(f'COPY "{name}" FROM STDIN') as target:
+                    target.write(lines)
+            for name, last in numbers.items():
+                connection.execute("SELECT setval(%s, %s, %s)", (name, last or 1, last is not None))
 
 
 def write_empty(url: str) -> None:

@@ -1,29 +1,25 @@
 """A site whose every part may fail: hub, agent, engine and books, by one clock."""
 
-from collections.abc import Callable, Iterator
-from itertools import combinations
+from collections.abc import Callable
 
 from gpuspawner.agent.agent import Agent
 from gpuspawner.agent.forgotten import Forgotten
 from gpuspawner.agent.guard import Guard
 from gpuspawner.broker.broker import Broker
-from gpuspawner.broker.invariants import broken_promises
 from gpuspawner.broker.reconcile import Reconciler
-from gpuspawner.domain.devices import DeviceUUID, HostInventory
-from gpuspawner.domain.leases import Lease, State
-from gpuspawner.domain.profiles import Profile
-from gpuspawner.domain.slices import Slice
-from gpuspawner.engines.docker import labels
+from gpuspawner.domain.devices import HostInventory
+from gpuspawner.domain.leases import Lease
+from gpuspawner.domain.reconciliation import Stray
 from gpuspawner.engines.docker.runtime import DockerRuntime
 from gpuspawner.ledger.store import Ledger, LedgerAwayError
 from tests.broker.faulty_books import Books
 from tests.broker.faulty_engine import Clock, Container, FaultyClient, FaultyEngine
-from tests.broker.faulty_hub import DeadError, FaultySteps, Hub
+from tests.broker.faulty_hub import Hub
+from tests.broker.faulty_steps import DeadError, FaultySteps
 from tests.builders import device, inventory, mig_device, sharing_policy
 
 LAB = (device("a"), device("b", index=1), mig_device("m", 5, 10, index=2))
 UUIDS = tuple(str(each.uuid) for each in LAB)
-MEMORY_MIB = {each.uuid: each.memory_mib or 0 for each in LAB}
 
 
 class NotYetError(Exception):
@@ -76,6 +72,8 @@ class Site:
         # Fences of grants that an administrator ended, or made the books forget.
         self.excused: set[int] = set()
         self.is_backed_up = False
+        self.looked_at = self.clock.now  # when the truth was looked at last, and which devices
+        self.foreign: set[str] = set()  # somebody used past the hub by then
         self.reader = Ledger(books.url)  # to which nothing happens
         self.hub: Hub | None = None
         self.start_hub()
@@ -193,7 +191,7 @@ class Site:
             self.excused.add(lease.fence)
         Broker(self.reader, "cli").force_end(lease.lease_id, "gone", "user:cho", self.clock.now)
 
-    # --- what must be true ----------------------------------------------------------------
+    # --- what books and engine say ----------------------------------------------------------------
 
     def living(self) -> list[Lease]:
         with self.reader.read() as books:
@@ -214,110 +212,7 @@ class Site:
             if each.devices and each.fence is not None and each.fence not in self.excused
         ]  # fmt: skip
 
-    def strays(self) -> set[str]:
-        """Return the containers that the books show as foreign."""
+    def strays(self) -> dict[str, Stray]:
+        """Return what the books show as foreign, by its id."""
         with self.reader.read() as books:
-            return {each.run_id for group in books.strays().values() for each in group}
-
-    def broken(self) -> list[str]:
-        """Return what is not true and must be at every moment."""
-        return [*broken_promises(self.reader), *self._shared(), *self._ended()]
-
-    def _shared(self) -> Iterator[str]:
-        """No two containers run on what only one may have."""
-        granted = {each.run_id: labels.grant_of(each.labels) for each in self.ours()}
-        memory: dict[DeviceUUID, int] = {}
-        for grant in granted.values():
-            assert grant is not None
-            for each in grant.slices:
-                if each.mode.is_share:
-                    added = memory.get(each.device_uuid, 0) + (each.memory_mib or 0)
-                    memory[each.device_uuid] = added
-        for uuid, mib in memory.items():
-            if mib > MEMORY_MIB[uuid]:
-                yield f"{uuid} is promised to running containers with {mib} MiB"
-        for one, two in combinations(sorted(granted), 2):
-            mine, other = granted[one], granted[two]
-            assert mine is not None
-            assert other is not None
-            for left in mine.slices:
-                for right in other.slices:
-                    if not _may_both_run(left, mine.profile, right, other.profile):
-                        yield f"{left.slice_id} of {one} and {right.slice_id} of {two} both run"
-
-    def _ended(self) -> Iterator[str]:
-        """No lease has ended while its container runs."""
-        for each in self.ours():
-            lease = self.of_container(each)
-            if lease is not None and lease.state is State.ENDED:
-                yield f"lease {lease.lease_id} has ended, and {each.run_id} runs"
-
-    # --- what must come true when all troubles are over -----------------------------------
-
-    def calm(self) -> None:
-        """Lift every fault, and let hub and agent do what they do for a quarter of an hour."""
-        while self.engine.late:
-            self.engine.finish_late()
-        self.engine.faults.clear()
-        self.engine.silent = False
-        self.steps.away_after = self.steps.dies_after = self.steps.meanwhile = None
-        hub = self.start_hub()
-        hub.steps.away_after = hub.steps.dies_after = hub.steps.meanwhile = None
-        hub.go_on()
-        for _ in range(3):
-            self.pass_time(400)
-            self._rounds()
-
-    def _rounds(self) -> None:
-        hub = self.start_hub()
-        for _ in range(2):
-            self.compare()
-            self.observe()
-            self.ask_hub()
-            for user in sorted(hub.servers):
-                hub.poll(user)
-            hub.go_on()
-            self.pass_time(6)
-
-    def expect_agreement(self) -> None:
-        """Books and engine say the same."""
-        living = {lease.fence: lease for lease in self.living()}
-        strays = self.strays()
-        for each in self.engine.containers.values():
-            lease = living.pop(each.fence, None)
-            if each.fence is None:
-                assert not each.runs or not each.devices or each.run_id in strays, each
-            elif lease is None:
-                assert not each.devices or each.run_id in strays, f"{each} is nobody's"
-                assert each.runs, f"{each} is left over"
-            else:
-                assert each.runs, f"{each} does not run and lease {lease.lease_id} lives"
-                assert (lease.state, lease.run_id) == (State.RUNNING, each.run_id), lease
-        assert living == {}, "these have nothing that runs"
-
-    def stop_all(self) -> None:
-        """Stop every server, and remove by hand what nobody answers for."""
-        hub = self.start_hub()
-        for user in sorted(hub.servers):
-            hub.stop(user)
-        hub.go_on()
-        foreign = {each.run_id for each in self.engine.containers.values() if each.fence is None}
-        for run_id in self.engine.containers.keys() & (foreign | self.strays()):
-            self.engine.remove_by_hand(run_id)
-        for _ in range(3):  # whom the hub does not know is forgotten
-            self.pass_time(400)
-            self._rounds()
-        assert self.database == {}
-        assert self.living() == []
-        assert [each for each in self.engine.containers.values() if each.devices] == []
-        assert self.strays() == set()
-        with self.reader.read() as books:
-            assert books.holds() == []
-
-
-def _may_both_run(left: Slice, profile: Profile, right: Slice, other: Profile) -> bool:
-    if left.device_uuid != right.device_uuid:
-        return True
-    if left.mode.is_share and right.mode.is_share:
-        return profile.share_group == other.share_group
-    return left.mode is right.mode and not left.mode.is_share and left.unit != right.unit
+            return {each.run_id: each for group in books.strays().values() for each in group}

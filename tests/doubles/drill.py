@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,25 @@ from typing import Any
 from gpuspawner.ledger.errors import LedgerAwayError
 from gpuspawner.steps import HOOK_VARIABLE
 from tests.rig.processes import wait_for
+
+# What each drill of `tests/e2e/test_kill_points*.py` goes through at least, by role; each holds its
+# own record against this.
+DRILLED = {
+    "hub": {
+        "engine:connect", "engine:info", "engine:inspect_image", "engine:containers",
+        "engine:create_container", "engine:inspect_container", "engine:start", "engine:stop",
+        "engine:remove_container", "ledger:open", "ledger:read", "ledger:publish",
+        "ledger:request", "ledger:bind", "ledger:run", "ledger:end", "hub:start", "hub:stop",
+    },
+    "agent": {
+        "engine:connect", "engine:info", "engine:inspect_image", "engine:containers",
+        "engine:events", "engine:past_events", "engine:inspect_container", "engine:stop",
+        "engine:remove_container", "ledger:open", "ledger:read", "ledger:observe",
+        "ledger:seen-alive", "ledger:note-engine", "ledger:run", "ledger:end", "ledger:readopt",
+        "ledger:report-strays", "hub:servers",
+    },
+    "service": {"ledger:open", "ledger:read", "hub:who"},
+}  # fmt: skip
 
 FOLDER_VARIABLE = "GPUSPAWNER_DRILL_FOLDER"
 ROLE_VARIABLE = "GPUSPAWNER_DRILL_ROLE"
@@ -86,6 +105,11 @@ def _write(path: Path, line: str) -> None:
         os.write(descriptor, f"{line}\n".encode())
     finally:
         os.close(descriptor)
+
+
+def operations(names: Iterable[str]) -> set[str]:
+    """Steps without their moments."""
+    return {name.rpartition(":")[0] for name in names}
 
 
 # --- in the test ------------------------------------------------------------------------------

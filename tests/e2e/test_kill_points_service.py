@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.doubles.drill import Drill
+from tests.doubles.drill import DRILLED, Drill, operations
 from tests.e2e.drills import QUICK_SERVICES, unique
 from tests.rig.processes import descendants, wait_for
 from tests.service.desk import Desk, make_desk
@@ -44,9 +44,7 @@ def test_the_service_is_killed_at_each_step(make_desk, tmp_path):
     token = desk.hub.user_token("ada")
     wait_for("an answer", lambda: me(desk, token))
     names = unique(drill.trace("service"))
-    assert {"hub:who:before", "hub:who:after", "ledger:open:before", "ledger:read:after"} <= set(
-        names
-    )
+    assert operations(names) == DRILLED["service"]
 
     for name in names:
         (before,) = services(desk)
