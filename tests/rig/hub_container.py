@@ -9,8 +9,10 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -70,6 +72,7 @@ class HubContainer(HubAPI):
         self._server = server
         self.ledger_url = ledger_url or f"sqlite:///{folder}/gpuspawner.sqlite"
         self._agent: subprocess.Popen[bytes] | None = None
+        self._package = Path()
         self.agent_log = folder.with_name(f"{folder.name}-agent.log")
         folder.mkdir(mode=0o700)
         (config,) = blocks(PAGE, "python")
@@ -161,13 +164,20 @@ class HubContainer(HubAPI):
         program, *words = shlex.split(lines["ExecStart"])
         assert program == "/opt/gpuspawner/bin/gpuspawner"
         command = [sys.executable, "-m", "gpuspawner", *words, "--simulate", "mixed-lab"]
+        # Alembic asks whether its folder is there by access(2), which knows no capability.
+        self._package = Path(tempfile.mkdtemp(prefix="gpuspawner-package-", dir="/var/tmp"))
+        self._package.chmod(0o755)
+        shutil.copytree(
+            ROOT / "gpuspawner", self._package / "gpuspawner",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )  # fmt: skip
         with self.agent_log.open("ab") as log:
             self._agent = subprocess.Popen(
                 [*self._as_account(), *command],
                 cwd=self.folder,
                 env={
                     "PATH": os.environ["PATH"],
-                    "PYTHONPATH": str(ROOT),
+                    "PYTHONPATH": str(self._package),
                     "DOCKER_HOST": self._engine_url,
                     **({"GPUSPAWNER_LEDGER_URL": self.ledger_url} if self._server else {}),
                     **run_mark(),
@@ -196,6 +206,7 @@ class HubContainer(HubAPI):
         self._agent.terminate()
         status = self._agent.wait(20)
         self._agent = None
+        shutil.rmtree(self._package, ignore_errors=True)
         return status
 
     def close(self) -> None:
@@ -204,3 +215,4 @@ class HubContainer(HubAPI):
             kill_all([psutil.Process(self._agent.pid)])
             self._agent.wait()
             self._agent = None
+            shutil.rmtree(self._package, ignore_errors=True)

@@ -14,18 +14,25 @@ _T = TypeVar("_T")
 
 # In the environment of what the rig starts: which test run it belongs to.
 _RUN_VARIABLE = "GPUSPAWNER_RIG_RUN"
+_LANES = 4
+_given: set[int] = set()  # two ports of one hub must not be the same
 
 
 def free_port(address: str = "127.0.0.1") -> int:
     """Return a port that nobody listens on.
 
     Below the range from which the kernel serves outgoing connections: between this answer and
-    the listen nobody gets the port by chance.
+    the listen nobody gets the port by chance. No port is given twice, and test runs that go on
+    side by side draw from different ones.
     """
+    lane = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _LANES
     while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
+        port = random.SystemRandom().randrange(20_000 + lane, 32_000, _LANES)
+        if port in _given:
+            continue
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind((address, port))
+            _given.add(port)
             return port
 
 
