@@ -7,10 +7,30 @@ from typing import Any
 from gpuspawner.broker.invariants import broken_promises
 from gpuspawner.domain.endings import START_MARGIN
 from gpuspawner.domain.leases import Lease, State
+from gpuspawner.engines.docker import labels
 from tests.soak.site import USER_LABEL, Site
 
 FENCE_LABEL = "org.gpuspawner.fence"
 _ROUND = timedelta(seconds=5)
+
+
+def never_true(site: Site) -> list[str]:
+    """Return what must not be true at any moment, whatever goes wrong. The engine must answer."""
+    # First the books: a lease ends after its server has.
+    with site.ledger.read() as books:
+        over = {x.fence: x for x in books.recent(limit=1000) if x.state is State.ENDED and x.fence}
+    found, held = [], dict[str, str]()
+    for summary in site.client().containers():
+        given, name = summary["Labels"], summary["Names"][0]
+        lease = over.get(labels.fence_of(given))
+        if lease is not None:
+            found.append(f"{name} runs, and lease {lease.lease_id} has ended: {lease.reason}")
+        grant = labels.grant_of(given)
+        for each in grant.slices if grant is not None else ():
+            if each.slice_id in held:
+                found.append(f"{each.slice_id} stands in {name} and in {held[each.slice_id]}")
+            held[each.slice_id] = name
+    return found
 
 
 def disagreements(site: Site) -> list[str]:

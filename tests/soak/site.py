@@ -36,6 +36,10 @@ import jupyterhub.services.service
 class Quick(jupyterhub.services.service._ServiceSpawner):
     poll_interval = 1
 jupyterhub.services.service._ServiceSpawner = Quick
+# Calls are given up sooner here than by default, and what may come of them is over sooner.
+import datetime
+import gpuspawner.spawners.books
+gpuspawner.spawners.books.LOOK_AGAIN_AFTER = datetime.timedelta(seconds=2 * {call_seconds})
 c.DockerSpawner.client_kwargs = {{"base_url": {url!r}, "timeout": {call_seconds}}}
 c.JupyterHub.load_groups = {{"ml101": {{"users": {users!r}}}}}
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0, "slow_stop_timeout": 0}}

@@ -14,14 +14,14 @@ import requests
 
 from gpuspawner.domain.leases import State
 from tests.rig.processes import wait_for
-from tests.soak.agreement import disagreements, healthy
+from tests.soak.agreement import disagreements, healthy, never_true
 from tests.soak.site import START_SECONDS, USERS, Site, profile_names
 from tests.soak.troubles import Begun, Troubles
 
 QUIET_EVERY_SECONDS: Final = 20.0
 QUIET_SECONDS: Final = 60.0
 # Of a create without an answer nothing is known for as long as an engine may take.
-END_SECONDS: Final = 240.0
+END_SECONDS: Final = 120.0
 MORE_HANDLES: Final = 30
 STEPS_SHOWN: Final = 50
 
@@ -76,11 +76,21 @@ class Soak:
 
     def _step(self) -> None:
         self._lift_due()
+        self._look()
         if self._chance.random() < 0.65:
             self._command()
         elif len(self._begun) < 3:
             self._trouble()
         time.sleep(self._chance.uniform(0.1, 0.9))  # how dense the trouble is, not a wait for it
+
+    def _look(self) -> None:
+        """Look, in the middle of all trouble, for what must never be."""
+        if any(begun.what == "engine killed" for _, begun in self._begun):
+            return
+        found = never_true(self.site)
+        if found:
+            raise AssertionError("\n".join(found))
+        self.tally["looks"] += 1
 
     def _note(self, what: str) -> None:
         self._steps.append(f"{datetime.now(UTC):%H:%M:%S.%f} {what}")
