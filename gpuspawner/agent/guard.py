@@ -130,7 +130,12 @@ class Guard:
         ended_at = look.evidence.finished_at if isinstance(look, Finished | Absent) else None
         now = self._clock()
         step = next_step(
-            lease, runs=isinstance(look, Running), over=over, ended_at=ended_at, now=now
+            lease,
+            running_since=look.started_at if isinstance(look, Running) else None,
+            over=over,
+            absent=isinstance(look, Absent),
+            ended_at=ended_at,
+            now=now,
         )
         if step is Step.RUN and isinstance(look, Running):
             try:

@@ -10,6 +10,8 @@ from gpuspawner.domain.reasons import Code, Reason, reason
 # A start that was cut off may still reach the engine a moment after its deadline.
 START_MARGIN: Final = timedelta(seconds=30)
 LEAVE_TO_HUB: Final = timedelta(seconds=5)
+# The hub writes down that a server runs right after it was started, unless it is gone itself.
+LEAVE_RUN_TO_HUB: Final = timedelta(seconds=30)
 
 
 def why_ended(evidence: Evidence, *, absent: bool) -> Reason:
@@ -54,29 +56,39 @@ class Step(StrEnum):
 
 
 def next_step(
-    lease: Lease, *, runs: bool, over: bool, ended_at: datetime | None, now: datetime
+    lease: Lease,
+    *,
+    running_since: datetime | None,
+    over: bool,
+    absent: bool,
+    ended_at: datetime | None,
+    now: datetime,
 ) -> Step:
     """Decide about a lease that holds slices, from one sure look at its server.
 
     While a start may still be under way, it is the hub's: the agent steps in when the time for
-    the start is over. A server that ended moments ago is left for the hub too, which may be
-    reading its last log lines to tell its owner.
+    the start is over, and sooner only to write down what has been running for a while. A server
+    that ended moments ago is left for the hub too, which may be reading its last log lines to
+    tell its owner. A lease that is to end waits for a server that may still come only until that
+    is there.
 
     Args:
         lease: the lease, in a holding state.
-        runs: whether the server runs.
+        running_since: since when the server runs, by the engine; None: it does not.
         over: whether it ran and ended, or is gone.
+        absent: whether nothing is there, not even what it ran in.
         ended_at: when it ended, if that is known.
         now: aware UTC.
     """
     if lease.state is State.ENDING:
-        return (
-            Step.CLEAR if lease.look_again_at is None or now >= lease.look_again_at else Step.LEAVE
-        )
+        may_come = lease.look_again_at is not None and now < lease.look_again_at
+        return Step.LEAVE if absent and may_come else Step.CLEAR
     if lease.state is State.GRANTED:
-        if lease.start_deadline is None or now < lease.start_deadline + START_MARGIN:
-            return Step.LEAVE
-        return Step.RUN if runs else Step.CLEAR
+        expired = lease.start_deadline is not None and now >= lease.start_deadline + START_MARGIN
+        if running_since is not None:
+            is_told = lease.run_id is not None and now - running_since >= LEAVE_RUN_TO_HUB
+            return Step.RUN if expired or is_told else Step.LEAVE
+        return Step.CLEAR if expired else Step.LEAVE
     if not over:
         return Step.LEAVE
     fresh = ended_at is not None and now - ended_at < LEAVE_TO_HUB

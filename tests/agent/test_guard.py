@@ -6,7 +6,7 @@ import pytest
 
 from gpuspawner.agent.guard import SEEN_EVERY, Guard
 from gpuspawner.broker.broker import Broker
-from gpuspawner.domain.endings import START_MARGIN
+from gpuspawner.domain.endings import LEAVE_RUN_TO_HUB, START_MARGIN
 from gpuspawner.domain.leases import Lease, Source, State
 from gpuspawner.domain.reasons import Code, reason
 from gpuspawner.engines.look import (
@@ -90,6 +90,24 @@ def test_a_round(
         assert lease.slices == before.slices
 
 
+@pytest.mark.proves("R2")
+def test_a_hub_that_died_before_it_wrote_down_that_its_server_runs(guarded: World) -> None:
+    """Long before the time for the start is over; a hub that lives is left the time to do it."""
+    lease = guarded.lease("ada", State.GRANTED)
+    guarded.broker.bind(lease, "c1", T0)
+    guarded.engine.looks["ada"] = RUNNING
+    since = LEAVE_RUN_TO_HUB + timedelta(seconds=3)
+    guarded.round(T0 + since - timedelta(seconds=1))
+    assert guarded.read("ada").state is State.GRANTED
+    guarded.round(T0 + since)
+    ran = guarded.read("ada")
+    assert (ran.state, ran.running_at, ran.run_id) == (State.RUNNING, after(3), "c1")
+
+    guarded.broker.run(lease, after(3), guarded.now)  # the hub's own word, should it come late
+
+    assert guarded.read("ada") == ran
+
+
 @pytest.mark.parametrize("look", [RUNNING, MADE, FINISHED, REMOVED, NEVER])
 @pytest.mark.parametrize("again", [None, 150])
 def test_what_is_to_end_is_cleared_and_keeps_the_reason_it_was_asked_with(
@@ -97,12 +115,13 @@ def test_what_is_to_end_is_cleared_and_keeps_the_reason_it_was_asked_with(
 ) -> None:
     guarded.lease("ada", State.ENDING, look_again_at=after(again) if again else None)
     guarded.engine.looks["ada"] = look
-    if again:  # a call that was given up may still be carried out until then
+    is_there = not isinstance(look, Absent)
+    if again and not is_there:  # a call that was given up may still be carried out until then
         guarded.round(after(again - 1))
         assert guarded.read("ada").state is State.ENDING
         assert ("clear", "ada") not in guarded.engine.calls
 
-    guarded.round(after(again or 0))
+    guarded.round(after(again or 0) if not is_there else after(1))
 
     lease = guarded.read("ada")
     assert lease.state is State.ENDED

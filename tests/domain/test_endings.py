@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpuspawner.domain.endings import (
+    LEAVE_RUN_TO_HUB,
     LEAVE_TO_HUB,
     START_MARGIN,
     Step,
@@ -26,11 +27,17 @@ GRANTED, RUNNING = LEASE, replace(LEASE, state=State.RUNNING, running_at=after(5
 ENDING = replace(LEASE, state=State.ENDING)
 LATE = 600 + START_MARGIN.total_seconds()
 
-RUNS, MADE, OVER = "runs", "made", "over"
+RUNS, MADE, OVER, ABSENT = "runs", "made", "over", "absent"
+HUBS = LEAVE_RUN_TO_HUB.total_seconds()
 
 
-def step(lease: Lease, sight: str, now: datetime, ended_at: datetime | None = None) -> Step:
-    return next_step(lease, runs=sight == RUNS, over=sight == OVER, ended_at=ended_at, now=now)
+def step(
+    lease: Lease, sight: str, now: datetime, ended_at: datetime | None = None, since: datetime = T0
+) -> Step:
+    return next_step(
+        lease, running_since=since if sight == RUNS else None, over=sight in (OVER, ABSENT),
+        absent=sight == ABSENT, ended_at=ended_at, now=now,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -38,6 +45,12 @@ def step(lease: Lease, sight: str, now: datetime, ended_at: datetime | None = No
     [
         # A start is the hub's until its time is over, whatever is to be seen.
         (GRANTED, RUNS, None, 0, Step.LEAVE),
+        (GRANTED, RUNS, None, HUBS - 1, Step.LEAVE),
+        (GRANTED, ABSENT, None, LATE - 1, Step.LEAVE),
+        # But what has been running for a while is written down, and what nobody bound is not.
+        (GRANTED, RUNS, None, HUBS, Step.RUN),
+        (replace(GRANTED, run_id=None), RUNS, None, LATE - 1, Step.LEAVE),
+        (replace(GRANTED, run_id=None), RUNS, None, LATE, Step.RUN),
         (GRANTED, MADE, None, 600, Step.LEAVE),
         (GRANTED, OVER, None, LATE - 1, Step.LEAVE),
         (GRANTED, OVER, 1, LATE - 1, Step.LEAVE),
@@ -45,6 +58,7 @@ def step(lease: Lease, sight: str, now: datetime, ended_at: datetime | None = No
         (GRANTED, MADE, None, LATE, Step.CLEAR),
         (GRANTED, OVER, None, LATE, Step.CLEAR),
         (GRANTED, OVER, LATE - 1, LATE, Step.CLEAR),
+        (GRANTED, ABSENT, None, LATE, Step.CLEAR),
         (replace(GRANTED, start_deadline=None), OVER, None, 10**6, Step.LEAVE),
         # What runs is left alone; what has ended is left to the hub for a moment.
         (RUNNING, RUNS, None, 10**6, Step.LEAVE),
@@ -53,13 +67,19 @@ def step(lease: Lease, sight: str, now: datetime, ended_at: datetime | None = No
         (RUNNING, OVER, 100, 104.9, Step.LEAVE),
         (RUNNING, OVER, 100, 105, Step.CLEAR),
         (RUNNING, OVER, None, 0, Step.CLEAR),
+        (RUNNING, ABSENT, 100, 104.9, Step.LEAVE),
+        (RUNNING, ABSENT, None, 0, Step.CLEAR),
         # What is to end is ended, but not before a call that was given up must be over.
         (ENDING, RUNS, None, 0, Step.CLEAR),
         (ENDING, MADE, None, 0, Step.CLEAR),
         (ENDING, OVER, 0, 0, Step.CLEAR),
-        (replace(ENDING, look_again_at=after(150)), RUNS, None, 149, Step.LEAVE),
-        (replace(ENDING, look_again_at=after(150)), OVER, None, 149, Step.LEAVE),
-        (replace(ENDING, look_again_at=after(150)), OVER, None, 150, Step.CLEAR),
+        (ENDING, ABSENT, None, 0, Step.CLEAR),
+        (replace(ENDING, look_again_at=after(150)), ABSENT, None, 149, Step.LEAVE),
+        (replace(ENDING, look_again_at=after(150)), ABSENT, None, 150, Step.CLEAR),
+        # It came: there is nothing to wait for any more.
+        (replace(ENDING, look_again_at=after(150)), RUNS, None, 1, Step.CLEAR),
+        (replace(ENDING, look_again_at=after(150)), MADE, None, 1, Step.CLEAR),
+        (replace(ENDING, look_again_at=after(150)), OVER, None, 1, Step.CLEAR),
     ],
 )
 def test_what_is_done_about_a_lease(
@@ -74,26 +94,28 @@ leases = st.builds(
     replace,
     st.just(LEASE),
     state=st.sampled_from(sorted(HOLDING)),
+    run_id=st.sampled_from(("c1", None)),
     start_deadline=st.none() | moments,
     look_again_at=st.none() | moments,
 )
-sights = st.sampled_from((RUNS, MADE, OVER))
+sights = st.sampled_from((RUNS, MADE, OVER, ABSENT))
 
 
-@given(leases, sights, st.none() | moments, moments)
+@given(leases, sights, st.none() | moments, moments, moments)
 def test_nothing_is_done_too_early(
-    lease: Lease, sight: str, ended_at: datetime | None, now: datetime
+    lease: Lease, sight: str, ended_at: datetime | None, since: datetime, now: datetime
 ) -> None:
-    done = step(lease, sight, now, ended_at)
+    done = step(lease, sight, now, ended_at, since)
     if done is Step.RUN:
         assert sight == RUNS
         assert lease.state is State.GRANTED
-    if lease.state is State.RUNNING and sight != OVER:
+        assert now >= since or lease.start_deadline is not None
+    if lease.state is State.RUNNING and sight not in (OVER, ABSENT):
         assert done is Step.LEAVE  # a working server is never cleared away
-    if lease.state is State.GRANTED and done is not Step.LEAVE:
+    if lease.state is State.GRANTED and done is Step.CLEAR:
         assert lease.start_deadline is not None
         assert now >= lease.start_deadline + START_MARGIN
-    if lease.state is State.ENDING and done is not Step.LEAVE:
+    if lease.state is State.ENDING and sight == ABSENT and done is not Step.LEAVE:
         assert lease.look_again_at is None or now >= lease.look_again_at
 
 

@@ -15,7 +15,7 @@ import pytest
 import requests
 from playwright.sync_api import Page, expect
 
-from tests.rig.browser import open_page, save_screenshot
+from tests.rig.browser import open_page, save_screenshot, visit
 from tests.rig.engine import OwnedEngine
 from tests.rig.hub import ROOT
 from tests.rig.processes import descendants, kill_all, run_mark, wait_for
@@ -66,7 +66,7 @@ def _answers() -> bool:
 
 
 def log_in(page: Page, name: str) -> None:
-    page.goto(URL)
+    visit(page, URL)
     page.fill("#username_input", name)
     page.fill("#password_input", "any")
     page.click("#login_submit")
@@ -74,13 +74,13 @@ def log_in(page: Page, name: str) -> None:
 
 
 def choose(page: Page, profile: str) -> None:
-    page.goto(f"{URL}hub/spawn")
+    visit(page, f"{URL}hub/spawn")
     page.check(f"input[name=profile][value={profile}]")
     page.click("input[type=submit], button[type=submit]")
 
 
 def stop_my_server(page: Page) -> None:
-    page.goto(f"{URL}hub/home")
+    visit(page, f"{URL}hub/home")
     page.click("#stop")
     expect(page.locator("#stop")).to_be_hidden(timeout=60_000)
 
@@ -93,7 +93,7 @@ def test_a_student_gets_a_share_in_a_container_and_gives_it_back(
         assert "the lab is simulated (no real hardware)" in printed()
         assert "Notebooks: containers of the Docker engine" in printed()
         log_in(page, "ada")
-        page.goto(f"{URL}hub/spawn")
+        visit(page, f"{URL}hub/spawn")
         expect(
             page.get_by_text("Simulated GPUs: no real hardware is behind these.")
         ).to_be_visible()
@@ -110,11 +110,11 @@ def test_a_student_gets_a_share_in_a_container_and_gives_it_back(
         save_screenshot(page, "lab")
         assert variables_of(engine, "ada")["GPU_MEM_LIMIT"] == str(5 * 1024**3)
 
-        page.goto(f"{URL}services/gpu/")
+        visit(page, f"{URL}services/gpu/")
         expect(page.get_by_text("yours").first).to_be_visible()
         save_screenshot(page, "pool")
         stop_my_server(page)
-        page.goto(f"{URL}services/gpu/")
+        visit(page, f"{URL}services/gpu/")
         expect(page.get_by_text("4 of 4 free")).to_be_visible()
         with contextlib.closing(engine.client()) as client:
             assert client.containers(all=True) == []
@@ -124,14 +124,14 @@ def test_a_student_gets_a_share_in_a_container_and_gives_it_back(
 def test_the_same_in_chinese(engine: OwnedEngine, tmp_path: Path) -> None:
     with running_demo(tmp_path, engine.url), open_page(language="zh-CN") as page:
         log_in(page, "ben")
-        page.goto(f"{URL}hub/spawn")
+        visit(page, f"{URL}hub/spawn")
         expect(page.get_by_text("显存").first).to_be_visible()
         save_screenshot(page, "form-chinese")
         choose(page, "mig-2g")
         page.wait_for_url(re.compile(r"spawn-pending|/user/ben/"))
         save_screenshot(page, "progress-chinese")
         page.wait_for_url(re.compile(r"/user/ben/"), timeout=60_000)
-        page.goto(f"{URL}services/gpu/")
+        visit(page, f"{URL}services/gpu/")
         expect(page.locator("html")).to_have_attribute("lang", "zh-Hans")
         save_screenshot(page, "pool-chinese")
         stop_my_server(page)
@@ -143,7 +143,7 @@ def test_without_an_engine_notebooks_are_local_processes(page: Page, tmp_path: P
         log_in(page, "ada")
         choose(page, "whole")
         page.wait_for_url(re.compile(r"/user/ada/"), timeout=90_000)
-        page.goto(f"{URL}services/gpu/")
+        visit(page, f"{URL}services/gpu/")
         expect(page.get_by_text("yours").first).to_be_visible()
         log_in_as_second_and_be_refused(page)
 

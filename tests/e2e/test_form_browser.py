@@ -13,7 +13,7 @@ from gpuspawner.domain.policy import parse_policy
 from gpuspawner.gpus.factory import open_inventory
 from gpuspawner.ledger.store import Ledger
 from tests.builders import claim
-from tests.rig.browser import log_in, save_screenshot
+from tests.rig.browser import log_in, save_screenshot, visit
 
 pytestmark = pytest.mark.browser
 
@@ -111,7 +111,7 @@ def take(broker, *names):
 
 def open_form(page, hub, user="ada"):
     log_in(page, hub.url, user)
-    page.goto(f"{hub.url}hub/spawn")
+    visit(page, f"{hub.url}hub/spawn")
     card = page.locator(".gpuspawner-card")
     expect(card.first).to_be_visible()
     if not page.get_by_text("Free counts").count():
@@ -203,10 +203,10 @@ def test_a_full_card_says_what_happens_and_can_be_chosen(hub, books, page):
 
 def test_a_link_preselects_and_starts_nothing(hub, page):
     log_in(page, hub.url, "ada")
-    page.goto(f"{hub.url}hub/spawn?opt-profile=share&opt-image=jax:0.8")
+    visit(page, f"{hub.url}hub/spawn?opt-profile=share&opt-image=jax:0.8")
     expect(page.get_by_label("Small GPU share", exact=True)).to_be_checked()
     expect(page.get_by_label("Notebook image (Small GPU share)")).to_have_value("jax:0.8")
-    page.goto(f"{hub.url}hub/spawn?opt-profile=%3Cscript%3Ealert(1)%3C/script%3E")
+    visit(page, f"{hub.url}hub/spawn?opt-profile=%3Cscript%3Ealert(1)%3C/script%3E")
     expect(page.get_by_label("CPU only", exact=True)).to_be_checked()
 
 
@@ -243,7 +243,7 @@ def test_without_javascript_and_in_chinese(english, hub, books):
         storage_state=english.context.storage_state(),
     )
     page = context.new_page()
-    page.goto(f"{hub.url}hub/spawn")
+    visit(page, f"{hub.url}hub/spawn")
     form = page.locator(".gpuspawner-form")
     expect(form).to_have_attribute("lang", "zh-Hans")
     expect(page.locator(".gpuspawner-card").nth(0)).to_contain_text("随时可用")
@@ -265,7 +265,7 @@ def test_without_books_all_can_still_be_chosen(make_hub, page, tmp_path):
     )  # fmt: skip
     hub = make_hub(config)
     log_in(page, hub.url, "ada")
-    page.goto(f"{hub.url}hub/spawn")
+    visit(page, f"{hub.url}hub/spawn")
     expect(page.get_by_text("is not known right now")).to_be_visible()
     expect(page.locator("input[name=profile]:enabled")).to_have_count(5)
     save_screenshot(page, "form-no-ledger")

@@ -22,7 +22,7 @@ from gpuspawner.gpus.factory import open_inventory
 from gpuspawner.ledger.store import Ledger
 from tests.builders import device, inventory
 from tests.rig.hub import HubProcess
-from tests.rig.processes import is_alive, kill_all, wait_for
+from tests.rig.processes import HUB_ID, is_alive, kill_all, wait_for
 
 STUB = Path(__file__).parents[1] / "rig" / "stub" / "stub_server.py"
 SECRETS = {"JUPYTERHUB_CRYPT_KEY": "ab" * 32, "CONFIGPROXY_AUTH_TOKEN": "proxy-secret"}
@@ -65,10 +65,11 @@ class Demo:
     def processes(self, user: str = "ada") -> list[psutil.Process]:
         """All that carries the mark of the user's servers, the servers themselves first."""
         found = []
+        theirs = f"{len(HUB_ID)}:{HUB_ID}{len(user)}:{user}"
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 mark = process.environ().get("GPUSPAWNER_SERVER", "")
-                if mark.startswith(f"3:hub{len(user)}:{user}") and is_alive(process):
+                if mark.startswith(theirs) and is_alive(process):
                     found.append(process)
         return sorted(found, key=_is_child)
 
@@ -113,7 +114,7 @@ c.Spawner.cmd = [{sys.executable!r}, {str(STUB)!r}]
 c.Spawner.poll_interval = 1
 c.GPUSpawner.profiles = {PROFILES!r}
 c.GPUSpawner.ledger_url = {url!r}
-c.GPUSpawner.hub_id = "hub"
+c.GPUSpawner.hub_id = {HUB_ID!r}
 """
         hub = make_hub(head + config, env={**SECRETS, "GPUSPAWNER_LEDGER_URL": url})
         made.append(Demo(hub, ledger))

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from playwright.sync_api import expect
 
-from tests.rig.browser import log_in, save_screenshot
+from tests.rig.browser import log_in, save_screenshot, visit
 from tests.rig.hub import docker_config
 from tests.rig.processes import descendants, is_alive, wait_for
 
@@ -149,10 +149,10 @@ def test_a_killed_database_server_comes_back_with_its_data(postgres, make_databa
 @pytest.mark.browser
 def test_a_person_logs_in_and_starts_a_server(make_hub, page):
     hub = make_hub('c.JupyterHub.spawner_class = "simple"\nc.Spawner.cmd = ["false"]')
-    page.goto(hub.url)
+    visit(page, hub.url)
     expect(page.locator("#login_submit")).to_be_visible()
     log_in(page, hub.url, "admin")
-    page.goto(f"{hub.url}hub/admin")
+    visit(page, f"{hub.url}hub/admin")
     expect(page.get_by_text("admin").first).to_be_visible()
     assert save_screenshot(page, "rig-admin").stat().st_size > 0
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.conftest import lacking
-from tests.rig.browser import log_in, missing_for_browser, open_page, save_screenshot
+from tests.rig.browser import log_in, missing_for_browser, open_page, save_screenshot, visit
 from tests.service.desk import Desk, busy_lab, make_desk
 
 __all__ = ["make_desk"]
@@ -31,7 +31,7 @@ def seen_by(desk: Desk, user: str = "ada", *, dark: bool = False, **settings: An
             page.emulate_media(color_scheme="dark")
         log_in(page, desk.hub.url, user)
         complaints.clear()  # the hub's own pages are not ours
-        page.goto(desk.page_url)
+        visit(page, desk.page_url)
         expect(page.get_by_role("heading", level=2).first).to_be_visible()
         yield page
         assert complaints == []
@@ -116,12 +116,12 @@ def test_when_the_ledger_goes_away_the_page_says_so_and_comes_back(make_desk):
         desk.hub.restart()
     with open_page() as page:
         log_in(page, desk.hub.url, "ada")
-        page.goto(desk.page_url)
+        visit(page, desk.page_url)
         expect(page.get_by_role("alert")).to_contain_text("does not answer right now")
         save_screenshot(page, "service-ledger-away")
         (folder / "ledger.sqlite").rmdir()
         hidden.rename(folder / "ledger.sqlite")
-        page.goto(desk.page_url)
+        visit(page, desk.page_url)
         expect(page.get_by_role("heading", name="My servers")).to_be_visible()
 
 

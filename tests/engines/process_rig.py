@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import psutil
 
-from gpuspawner.domain.leases import Lease, State
+from gpuspawner.domain.leases import Lease, ServerKey, State
 from gpuspawner.engines.process import marks
 from gpuspawner.engines.process.child import Child
 from gpuspawner.engines.process.runtime import ProcessRuntime
-from tests.builders import T0, WHOLE, key
-from tests.rig.processes import wait_for
+from tests.builders import T0, WHOLE
+from tests.rig.processes import HUB_ID, wait_for
 
 # A server as people make them: a kernel in a session of its own that is deaf to SIGTERM, and one
 # that wiped its environment. It says in a file who they are once all of them run.
@@ -27,6 +27,11 @@ with open("started.tmp", "w") as file:
 os.rename("started.tmp", "started")
 kernel.wait()
 """
+
+
+def key(user):
+    """Name a server of this run of the tests."""
+    return ServerKey(hub_id=HUB_ID, user=user)
 
 
 def lease_of(user="ada", lease_id=7, **values):

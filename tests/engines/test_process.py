@@ -13,8 +13,7 @@ from gpuspawner.engines.process.folders import last_lines
 from gpuspawner.engines.process.runtime import ProcessRuntime
 from gpuspawner.engines.process.server import ServerProcesses
 from gpuspawner.engines.process.table import Identity, ProcessTable
-from tests.builders import key
-from tests.engines.process_rig import alive, busy, children, lease_of, running
+from tests.engines.process_rig import alive, busy, children, key, lease_of, running
 from tests.rig.processes import kill_all, wait_for
 
 

@@ -17,8 +17,7 @@ from gpuspawner.engines.process import marks
 from gpuspawner.engines.process.folders import last_lines, make_private
 from gpuspawner.engines.process.runtime import ProcessRuntime
 from gpuspawner.engines.process.table import Identity, ProcessTable
-from tests.builders import key
-from tests.engines.process_rig import children, lease_of, running
+from tests.engines.process_rig import children, key, lease_of, running
 from tests.rig.processes import wait_for
 
 

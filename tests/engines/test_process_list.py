@@ -11,8 +11,7 @@ import pytest
 from gpuspawner.engines.look import Running
 from gpuspawner.engines.process import marks
 from gpuspawner.engines.process.runtime import ProcessRuntime
-from tests.builders import key
-from tests.engines.process_rig import alive, busy, children, lease_of, running
+from tests.engines.process_rig import alive, busy, children, key, lease_of, running
 from tests.rig.processes import wait_for
 
 # Other runs of the tests on this machine have servers too.

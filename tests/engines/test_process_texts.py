@@ -10,8 +10,7 @@ from gpuspawner.domain.leases import Lease, ServerKey
 from gpuspawner.engines.look import EngineUnknownError
 from gpuspawner.engines.process import marks
 from gpuspawner.engines.process.table import Identity, parse_stat
-from tests.builders import key
-from tests.engines.process_rig import lease_of
+from tests.engines.process_rig import key, lease_of
 
 
 @given(

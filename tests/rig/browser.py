@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Error, Page, expect, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 _FLAGS = (
@@ -68,9 +68,25 @@ def save_screenshot(page: Page, name: str, *, full_page: bool = True) -> Path:
     return path
 
 
+def visit(page: Page, url: str) -> None:
+    """Go to a page, again if the machine's network changed under the browser.
+
+    Every container that starts or ends adds or removes a network interface; Chromium then gives
+    up what it was loading from anywhere.
+    """
+    for is_last in (False, False, True):
+        try:
+            page.goto(url)
+        except Error as error:
+            if is_last or "ERR_NETWORK_CHANGED" not in str(error):
+                raise
+        else:
+            return
+
+
 def log_in(page: Page, url: str, name: str) -> None:
     """Log in at a hub of the rig, whose authenticator takes any password."""
-    page.goto(f"{url}hub/login")
+    visit(page, f"{url}hub/login")
     page.fill("#username_input", name)
     page.fill("#password_input", "any")
     page.click("#login_submit")

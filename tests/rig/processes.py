@@ -15,6 +15,9 @@ _T = TypeVar("_T")
 # In the environment of what the rig starts: which test run it belongs to.
 _RUN_VARIABLE = "GPUSPAWNER_RIG_RUN"
 _LANES = 4
+# Servers that are processes are found by hub and name, whoever started them: test runs that go
+# on side by side must not be the same hub.
+HUB_ID = f"hub{os.getpid()}"
 _given: set[int] = set()  # two ports of one hub must not be the same
 
 

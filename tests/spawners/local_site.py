@@ -17,6 +17,7 @@ from gpuspawner.engines.process.runtime import ProcessRuntime
 from gpuspawner.gpus.factory import open_inventory
 from gpuspawner.ledger.store import Ledger
 from gpuspawner.spawners.local import GPULocalSpawner
+from tests.rig.processes import HUB_ID
 
 STUB = Path(__file__).parents[1] / "rig" / "stub" / "stub_server.py"
 PROFILES = [
@@ -56,7 +57,7 @@ class Site:
                     proto="http", ip="127.0.0.1", port=1, base_url=prefix, cookie_name="ada"
                 ),
             ),
-            profiles=PROFILES, ledger_url=self.url, hub_id="hub",
+            profiles=PROFILES, ledger_url=self.url, hub_id=HUB_ID,
             **{"cmd": [sys.executable, str(STUB)], **values},
         )  # fmt: skip
         self.made.append(spawner)

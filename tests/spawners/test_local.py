@@ -15,7 +15,7 @@ from gpuspawner.domain.reasons import Code
 from gpuspawner.engines.naming import safe_part
 from gpuspawner.spawners.refusals import Refusal
 from tests.builders import device, inventory
-from tests.rig.processes import wait_for
+from tests.rig.processes import HUB_ID, wait_for
 from tests.spawners.local_site import (
     CPU,
     STUB,
@@ -77,7 +77,7 @@ async def test_it_gets_what_its_lease_says_and_nothing_of_the_hubs(site, monkeyp
     assert seen["GPU_UUIDS"] == seen["NVIDIA_VISIBLE_DEVICES"] == uuid
     assert seen["CUDA_VISIBLE_DEVICES"] == uuid
     assert int(seen["GPU_MEM_LIMIT"]) == lease.slices[0].memory_mib * 2**20
-    assert seen["GPUSPAWNER_LEASE"] == f"hub:{lease.lease_id}:{lease.fence}"
+    assert seen["GPUSPAWNER_LEASE"] == f"{HUB_ID}:{lease.lease_id}:{lease.fence}"
     assert seen["GPUSPAWNER_PID"] == str(spawner.pid)
     assert "a-secret-token" not in " ".join(psutil.Process(spawner.pid).cmdline())
 
