@@ -2,7 +2,7 @@
 
 PYTHON := .venv/bin/python
 # Tests of one file stay together; most of a whole site's tests wait more than they work.
-WORKERS ?= 2
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak lint bench docs clean
@@ -18,7 +18,7 @@ demo: ## a hub with a simulated GPU lab on this machine
 test: lint ## lint, then every test this machine has the parts for
 	@$(PYTHON) -m tools.proxy.install >/dev/null
 	@$(PYTHON) -m tests.rig.images
-	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 soak: ## random faults on a real site, for MINUTES=5 unless told otherwise
 	@tools/environment.sh test

@@ -31,6 +31,12 @@ def pytest_sessionstart() -> None:
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end (SIGTERM)", 1))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests of whole sites: each takes long, and the short ones fill the end."""
+    whole = {Path(__file__).parent / name for name in ("soak", "e2e")}
+    items.sort(key=lambda item: item.path.parent not in whole)
+
+
 def lacking(reason: str) -> NoReturn:
     """End a test for want of a real part: nothing is skipped in CI."""
     if os.environ.get("CI"):
