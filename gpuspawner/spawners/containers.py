@@ -8,7 +8,7 @@ from docker.errors import NotFound
 from gpuspawner.domain.leases import Evidence, Lease, Source
 from gpuspawner.domain.reasons import Code, RefusedError, reason
 from gpuspawner.engines.docker import labels
-from gpuspawner.engines.docker.client import Inspected, read_state
+from gpuspawner.engines.docker.reading import Inspected, read_state
 from gpuspawner.engines.docker.runtime import end_of_absent, newest
 from gpuspawner.engines.look import (
     Absent,
@@ -67,7 +67,7 @@ class OwnContainers:
             if holder is None:  # a removal that is not over yet: 409 now, free in a moment
                 time.sleep(pause)
                 pause *= 2
-            elif labels.is_of(holder["Config"]["Labels"], self.key):
+            elif labels.is_of(engine.own_labels(holder), self.key):
                 engine.remove(holder["Id"])
             else:  # another hub's, or nobody's we know: never touched
                 name = f"{request['name']}-{self._site.hub_id}"
@@ -145,7 +145,8 @@ class OwnContainers:
         return found
 
     def _is_mine(self, container: Inspected) -> bool:
-        return labels.is_of(container["Config"]["Labels"], self.key) or self._is_adopted(container)
+        own = self._site.engine.own_labels(container)
+        return labels.is_of(own, self.key) or self._is_adopted(container)
 
     def _is_adopted(self, container: Inspected) -> bool:
         """Whether plain DockerSpawner made it for this server: the hub knows it by its id."""

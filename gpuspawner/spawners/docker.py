@@ -140,7 +140,7 @@ class GPUDockerSpawner(OwnContainers, GPUSpawner, DockerSpawner):
         finally:
             self._captured = None
         terms = Terms(
-            labels=labels.labels_of(self.key, lease),
+            labels=labels.of_new(self.key, lease),
             slices=lease.slices if lease else (),
             attach=Attach(self.attach),
             home_volume=self.home_volume.format(**self.template_namespace()),

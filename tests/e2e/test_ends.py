@@ -8,7 +8,7 @@ import pytest
 
 from gpuspawner.domain.leases import Source
 from gpuspawner.domain.reasons import Code
-from gpuspawner.engines.docker.client import parse_time
+from gpuspawner.engines.docker.reading import parse_time
 from tests.e2e.lab import Lab
 
 pytestmark = pytest.mark.engine

@@ -12,7 +12,8 @@ import pytest
 
 from gpuspawner.domain.leases import Lease, Source, State
 from gpuspawner.engines.docker import labels
-from gpuspawner.engines.docker.client import DockerEngine, parse_time, read_state
+from gpuspawner.engines.docker.client import DockerEngine
+from gpuspawner.engines.docker.reading import parse_time, read_state
 from gpuspawner.engines.docker.runtime import DockerRuntime
 from gpuspawner.engines.look import (
     Absent,

@@ -50,7 +50,7 @@ def listed(runtime: DockerRuntime) -> dict[str, Found]:
 
 
 def of(lease: Lease | None) -> dict[str, str]:
-    return labels.labels_of(lease.key if lease else key("ada"), lease)
+    return labels.of_new(lease.key if lease else key("ada"), lease)
 
 
 def test_each_is_listed_with_what_it_was_given(
@@ -140,10 +140,10 @@ def test_an_engine_that_falls_silent_while_it_is_asked_about_each(
 @pytest.fixture
 def committed(
     docker_engine: DockerEngine, run: Callable[..., str]
-) -> Callable[[Lease], str]:  # fmt: skip
-    """Make an image of a container that has a lease, as one does who installed something."""
+) -> Callable[[Lease | None], str]:  # fmt: skip
+    """Make an image of a server's container, as one does who installed something."""
 
-    def commit(lease: Lease) -> str:
+    def commit(lease: Lease | None) -> str:
         made = run(labels=of(lease))
         image: str = docker_engine.call("commit", made)["Id"]
         docker_engine.remove(made)
@@ -154,7 +154,7 @@ def committed(
 
 @pytest.mark.proves("R4")
 def test_a_grant_that_only_the_image_carries_is_no_grant(
-    docker_engine: DockerEngine, run: Callable[..., str], committed: Callable[[Lease], str]
+    docker_engine: DockerEngine, run: Callable[..., str], committed: Callable[[Lease | None], str]
 ) -> None:
     """Else every notebook of that image would be stopped as one whose grant is over."""
     image = committed(LEASE)
@@ -176,6 +176,28 @@ def test_a_grant_that_only_the_image_carries_is_no_grant(
     assert set(listed(runtime)) == {cpu, by_hand}
     docker_engine.remove(cpu)
     docker_engine.remove(by_hand)
+    docker_engine.call("remove_image", image)
+
+
+@pytest.mark.proves("R4")
+@pytest.mark.parametrize("lease", [LEASE, None])
+def test_what_one_runs_by_hand_of_an_image_of_a_server_is_nobodys(
+    docker_engine: DockerEngine,
+    run: Callable[..., str],
+    committed: Callable[[Lease | None], str],
+    lease: Lease | None,
+) -> None:
+    """Else a stop of that server would remove it."""
+    image = committed(lease)
+    by_hand, servers = run(image), run(image, labels=of(None))
+
+    (found,) = docker_engine.find(labels.labels_of(key("ada"), None))
+
+    assert found["Id"] == servers
+    seen = listed(DockerRuntime(docker_engine))
+    assert (seen[by_hand].key, seen[servers].key) == (None, key("ada"))
+    for each in (by_hand, servers):
+        docker_engine.remove(each)
     docker_engine.call("remove_image", image)
 
 

@@ -241,6 +241,24 @@ def test_a_label_that_is_no_grant_is_none(text: str) -> None:
     assert listing.found(summary(mine), ()).fence == LEASE.fence
 
 
+SITES = {"site": "vis202"}
+
+
 def test_a_grant_of_an_image_is_left_out_whole() -> None:
-    mine = labels.labels_of(LEASE.key, LEASE) | {"site": "vis202"}
-    assert labels.without_grant(mine) == labels.labels_of(LEASE.key, None) | {"site": "vis202"}
+    of_image = labels.of_new(LEASE.key, LEASE)
+    given = SITES | of_image | labels.of_new(LEASE.key, None)
+    assert given[labels.MADE] != of_image[labels.MADE]
+    own = labels.without_images(given, of_image)
+    assert own == SITES | labels.labels_of(LEASE.key, None) | {labels.MADE: given[labels.MADE]}
+
+
+@pytest.mark.parametrize("lease", [LEASE, None])
+def test_a_container_of_an_image_that_the_hub_did_not_make_is_nobodys(lease: Lease | None) -> None:
+    of_image = labels.of_new(LEASE.key, lease)
+    assert labels.without_images(SITES | of_image, of_image) == SITES
+
+
+@pytest.mark.parametrize("of_image", [{}, SITES, labels.of_new(LEASE.key, LEASE)])
+def test_its_own_labels_stay_whatever_the_image_says(of_image: dict[str, str]) -> None:
+    mine = SITES | labels.of_new(LEASE.key, replace(LEASE, fence=(LEASE.fence or 0) + 1))
+    assert labels.without_images(mine, of_image) == mine

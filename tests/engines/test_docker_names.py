@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuspawner.domain.leases import Evidence, Source
 from gpuspawner.engines.docker import labels
-from gpuspawner.engines.docker.client import parse_time, read_state
+from gpuspawner.engines.docker.reading import parse_time, read_state
 from gpuspawner.engines.docker.runtime import newest
 from gpuspawner.engines.look import Absent, Finished, Made, Running, evidence_of
 from gpuspawner.engines.naming import safe_part

@@ -99,6 +99,8 @@ async def test_a_cpu_server_is_upstreams_request_but_for_what_we_promise(site: s
     ours = await our_request(**settings)
 
     host, their_host = ours["host_config"], theirs["host_config"]
+    made = ours["labels"].pop("org.gpuspawner.made")
+    assert len(made) == 32
     assert ours.pop("labels") == {
         **_labels_of(theirs.pop("labels", {})),
         "org.gpuspawner.hub": "hub", "org.gpuspawner.user": "ada", "org.gpuspawner.server": "",
@@ -191,6 +193,7 @@ async def test_a_gpu_server_differs_from_a_cpu_server_by_its_lease_only(
     gpu = await our_request(lease, attach=attach, **settings)
 
     cpu["labels"] |= {
+        "org.gpuspawner.made": gpu["labels"]["org.gpuspawner.made"],
         "org.gpuspawner.lease": "7", "org.gpuspawner.fence": "3",
         "org.gpuspawner.slices": ",".join(item.slice_id for item in lease.slices),
     }  # fmt: skip

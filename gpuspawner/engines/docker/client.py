@@ -18,23 +18,15 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.utils import kwargs_from_env
 
 from gpuspawner.domain.leases import Evidence, Source
-from gpuspawner.engines.look import (
-    EngineRefusedError,
-    EngineUnknownError,
-    Finished,
-    Look,
-    Made,
-    Running,
-)
+from gpuspawner.engines.docker import labels as our_labels
+from gpuspawner.engines.docker.reading import Inspected, parse_time
+from gpuspawner.engines.look import EngineRefusedError, EngineUnknownError
 from gpuspawner.steps import UNWATCHED, Steps
 
 CALL_SECONDS: Final = 60
 STOP_GRACE_SECONDS: Final = 10
 REMOVE_SECONDS: Final = 30
 _WATCHED: Final = ("create", "start", "die", "destroy")
-_NEVER: Final = "0001-01-01T"  # Go's zero time
-
-Inspected = dict[str, Any]
 
 
 class DockerEngine:
@@ -65,6 +57,7 @@ class DockerEngine:
         self._steps = steps
         self._client: docker.APIClient | None = None
         self._info: Inspected | None = None
+        self._image_labels: dict[str, Mapping[str, str]] = {}  # an image never changes
         self._lock = threading.Lock()
 
     def client(self) -> docker.APIClient:
@@ -155,17 +148,54 @@ class DockerEngine:
         return container
 
     def find(self, labels: Mapping[str, str]) -> list[Inspected]:
-        """Return the containers that carry all of these labels, oldest first, running or not."""
+        """Return the containers that carry all of these labels, oldest first, running or not.
+
+        What only their image carries does not count.
+        """
         wanted = [f"{key}={value}" for key, value in labels.items()]
         found = self.call("containers", all=True, filters={"label": wanted})
         inspected = [self.inspect(item["Id"]) for item in found]
         present = [
             item
             for item in inspected
-            if item is not None
-            and all((item["Config"]["Labels"] or {}).get(k) == v for k, v in labels.items())
+            if item is not None and labels.items() <= self.own_labels(item).items()
         ]
         return sorted(present, key=lambda item: parse_time(item["Created"]))
+
+    def own_labels(self, container: Inspected) -> dict[str, str]:
+        """Return the labels of a container that was inspected, without its image's of ours.
+
+        Raises:
+            EngineUnknownError: the engine does not answer.
+        """
+        return self.without_images(container["Config"]["Labels"] or {}, container["Image"])
+
+    def without_images(self, labels: Mapping[str, str], image_id: str) -> dict[str, str]:
+        """Return a container's labels without those of ours that its image carries.
+
+        Raises:
+            EngineUnknownError: the engine does not answer.
+        """
+        if image_id and (our_labels.MADE in labels or our_labels.FENCE in labels):
+            return our_labels.without_images(labels, self._labels_of_image(image_id))
+        return dict(labels)
+
+    def _labels_of_image(self, image_id: str) -> Mapping[str, str]:
+        found = self._image_labels.get(image_id)
+        if found is not None:
+            return found
+        try:
+            image = self.image(image_id)
+        except EngineUnknownError as error:
+            if not error.answered:
+                raise
+            return {}
+        except EngineRefusedError:
+            return {}
+        if image is None:
+            return {}
+        found = self._image_labels[image_id] = (image.get("Config") or {}).get("Labels") or {}
+        return found
 
     def remove(self, container_id: str) -> None:
         """Remove a container, by force, and wait until it is gone.
@@ -288,29 +318,6 @@ class DockerEngine:
             )  # fmt: skip
             client._raise_for_status(answer)
             return [json.loads(line) for line in answer.text.splitlines() if line.strip()]
-
-
-def read_state(container: Inspected) -> Look:
-    """Say what an inspected container is."""
-    state = container["State"]
-    if state.get("Running") or state.get("Paused") or state.get("Restarting"):
-        return Running(run_id=container["Id"], started_at=parse_time(state["StartedAt"]))
-    if state.get("Status") == "created" or state["StartedAt"].startswith(_NEVER):
-        return Made(run_id=container["Id"])  # also one whose removal is under way
-    return Finished(
-        run_id=container["Id"],
-        evidence=Evidence(
-            source=Source.ENGINE,
-            finished_at=parse_time(state["FinishedAt"]),
-            exit_code=state.get("ExitCode"),
-            out_of_memory=bool(state.get("OOMKilled")),
-        ),
-    )
-
-
-def parse_time(text: str) -> datetime:
-    """Read the engine's RFC 3339 times, which carry nanoseconds, as aware UTC."""
-    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Our labels on containers."""
 
 import json
+import uuid
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,13 +17,19 @@ LEASE: Final = "org.gpuspawner.lease"
 FENCE: Final = "org.gpuspawner.fence"
 SLICES: Final = "org.gpuspawner.slices"
 GRANT: Final = "org.gpuspawner.grant"
+# Of one container alone: an image that is made of it carries the same, and so do its containers.
+MADE: Final = "org.gpuspawner.made"
 _OF_GRANT: Final = frozenset({LEASE, FENCE, SLICES, GRANT})
+_OURS: Final = _OF_GRANT | {HUB, USER, SERVER, MADE}
 # Set by a site's operator on what may use all devices beside the leases, such as a monitor.
 IGNORE: Final = "org.gpuspawner.ignore"
 
 
 def labels_of(key: ServerKey, lease: Lease | None) -> dict[str, str]:
-    """Return the labels of a server's container. The names stand there as the hub spells them."""
+    """Return the labels by which a server's container is found.
+
+    The names stand there as the hub spells them.
+    """
     labels = {HUB: key.hub_id, USER: key.user, SERVER: key.server}
     if lease is not None:
         labels[LEASE] = str(lease.lease_id)
@@ -37,6 +44,11 @@ def labels_of(key: ServerKey, lease: Lease | None) -> dict[str, str]:
             ensure_ascii=False, sort_keys=True,
         )  # fmt: skip
     return labels
+
+
+def of_new(key: ServerKey, lease: Lease | None) -> dict[str, str]:
+    """Return the labels of a container that is about to be made."""
+    return {**labels_of(key, lease), MADE: uuid.uuid4().hex}
 
 
 def key_of(labels: Mapping[str, str]) -> ServerKey | None:
@@ -65,9 +77,19 @@ def grant_of(labels: Mapping[str, str]) -> GrantCopy | None:
     return grant if grant.slices else None
 
 
-def without_grant(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels without those that only a grant gives."""
-    return {name: text for name, text in labels.items() if name not in _OF_GRANT}
+def without_images(labels: Mapping[str, str], of_image: Mapping[str, str]) -> dict[str, str]:
+    """Return a container's labels without what only its image says, which is another's.
+
+    An image that was made of a server's container (``docker commit``) carries its labels. Whoever
+    runs a container of it by hand did not ask the hub; one that the hub made of it has its own
+    labels, but the image's grant where it has none.
+    """
+    theirs = frozenset[str]()
+    if FENCE in labels and labels[FENCE] == of_image.get(FENCE):
+        theirs = _OF_GRANT
+    if MADE in labels and labels[MADE] == of_image.get(MADE):
+        theirs = _OURS
+    return {name: text for name, text in labels.items() if name not in theirs}
 
 
 def is_of(labels: dict[str, str] | None, key: ServerKey) -> bool:

@@ -1,11 +1,12 @@
 """The agent's view of a Docker engine: the server of a lease, by its container."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gpuspawner.domain.leases import Evidence, Lease, Source
 from gpuspawner.domain.reconciliation import Found
 from gpuspawner.engines.docker import labels, listing
-from gpuspawner.engines.docker.client import DockerEngine, Inspected, read_state
+from gpuspawner.engines.docker.client import DockerEngine
+from gpuspawner.engines.docker.reading import Inspected, read_state
 from gpuspawner.engines.look import Absent, EngineError, EngineUnknownError, Look, Running
 
 
@@ -16,7 +17,6 @@ class DockerRuntime:
         """Work on one engine."""
         self._engine = engine
         self._given: dict[str, listing.Devices] = {}  # a container's devices never change
-        self._fences: dict[str, str | None] = {}  # the fence that an image carries, if any
 
     def look(self, lease: Lease) -> Look:
         """Say what runs under a lease.
@@ -44,7 +44,7 @@ class DockerRuntime:
         Raises:
             EngineUnknownError: nothing is known.
         """
-        summaries = [self._without_images_grant(each) for each in self._engine.containers()]
+        summaries = [self._with_own_labels(each) for each in self._engine.containers()]
         present = {summary["Id"] for summary in summaries}
         self._given = {key: value for key, value in self._given.items() if key in present}
         return [
@@ -86,37 +86,13 @@ class DockerRuntime:
         self._given[number] = listing.devices_of(container, runtime)
         return self._given[number]
 
-    def _without_images_grant(self, summary: Inspected) -> Inspected:
-        """Leave out a grant that is not the container's own.
-
-        An image that was made of a server's container (``docker commit``) carries its labels, and
-        so does whatever is made of it.
-        """
+    def _with_own_labels(self, summary: Inspected) -> Inspected:
         given = summary.get("Labels") or {}
-        if self._is_images_grant(given, summary.get("ImageID", "")):
-            return {**summary, "Labels": labels.without_grant(given)}
-        return summary
-
-    def _is_images_grant(self, given: Mapping[str, str], image_id: str) -> bool:
-        if labels.FENCE not in given or not image_id:
-            return False
-        if image_id not in self._fences:
-            try:
-                image = self._engine.image(image_id)
-            except EngineError as error:
-                if isinstance(error, EngineUnknownError) and not error.answered:
-                    raise
-                return False
-            config = (image or {}).get("Config") or {}
-            self._fences[image_id] = (config.get("Labels") or {}).get(labels.FENCE)
-        return self._fences[image_id] == given[labels.FENCE]
+        own = self._engine.without_images(given, summary.get("ImageID", ""))
+        return {**summary, "Labels": own}
 
     def _of(self, lease: Lease) -> list[Inspected]:
-        found = self._engine.find({labels.HUB: lease.key.hub_id, labels.FENCE: str(lease.fence)})
-        return [
-            each for each in found
-            if not self._is_images_grant(each["Config"]["Labels"] or {}, each["Image"])
-        ]  # fmt: skip
+        return self._engine.find({labels.HUB: lease.key.hub_id, labels.FENCE: str(lease.fence)})
 
 
 def newest(containers: Sequence[Inspected]) -> Inspected | None:
