@@ -43,5 +43,5 @@ docs: ## build the documentation into docs/_build
 	.venv/bin/sphinx-build --fail-on-warning --quiet docs docs/_build/html
 
 clean: ## remove what the targets made in this folder (kept images stay)
-	rm -rf .venv .cache .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist docs/_build
+	rm -rf .venv .cache .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist docs/_build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

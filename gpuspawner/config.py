@@ -37,6 +37,7 @@ class GPUSettings(Configurable):
           for a server without GPU;
         - ``count``: how many whole GPUs, all on one host and of one model, or none at all;
         - ``memory``: the share's size, such as ``5GiB``; the least memory otherwise;
+        - ``compute_percent``: of shares, 1 to 100; shown and passed on, enforced by nothing yet;
         - ``instance``: the driver's name of the partition's size, such as ``2g.10gb``;
         - ``models``: parts of model names that fit;
         - ``groups``: hub groups that may use it (none: everybody); a share names exactly one,

@@ -114,8 +114,21 @@ def _choose_spawner(c: Any) -> None:
             "carried on: take the line away once they have all been stopped"
         )
     c.JupyterHub.spawner_class = present
-    if _of_spawner(c, "volumes") and not any("home_path" in c[each] for each in _SPAWNER_SECTIONS):
+    is_said = any("home_path" in c[each] for each in _SPAWNER_SECTIONS)
+    mounts = [
+        each for name in _SPAWNER_SECTIONS for each in _present(c[name], "volumes", {}).items()
+    ]
+    if not is_said and any(_keeps_homes(*each) for each in mounts):
         c.GPUDockerSpawner.home_path = ""  # a site that mounts homes of its own gets no second one
+
+
+def _keeps_homes(source: Any, target: Any) -> bool:
+    """Whether a mount of DockerSpawner's ``volumes`` is what people keep their files in.
+
+    It has a name for each person, such as ``home-{username}``, or lies where homes are.
+    """
+    path = str(target.get("bind", "") if isinstance(target, Mapping) else target)
+    return "{" in str(source) or path == "/home" or path.startswith("/home/")
 
 
 def _check(service: str, agent: str, settings: Mapping[str, Any]) -> None:

@@ -31,13 +31,30 @@ def test_a_spawner_whose_servers_cannot_be_carried_on_is_told(present: Any) -> N
         configured(lambda c: c.JupyterHub.update(spawner_class=present))
 
 
-def test_a_site_that_mounts_homes_itself_gets_no_second_one() -> None:
-    volumes = {"home-{username}": "/home/jovyan/work"}
+OWN_HOMES = [
+    {"home-{username}": "/home/jovyan/work"},
+    {"/srv/homes/{username}": {"bind": "/data", "mode": "rw"}},
+    {"homes": "/home"},
+    {"/srv/data": "/data", "homes": {"bind": "/home/jovyan", "mode": "rw"}},
+]
+
+
+@pytest.mark.parametrize("volumes", OWN_HOMES)
+def test_a_site_that_mounts_homes_itself_gets_no_second_one(volumes: dict[str, Any]) -> None:
     c = configured(lambda c: c.DockerSpawner.update(volumes=volumes))
+    assert c.GPUDockerSpawner.home_path == ""
+    c = configured(lambda c: c.GPUDockerSpawner.volumes.update(volumes))
     assert c.GPUDockerSpawner.home_path == ""
 
     def decided(c: Any) -> None:
-        c.DockerSpawner.volumes = volumes
+        c.DockerSpawner.volumes = OWN_HOMES[0]
         c.GPUDockerSpawner.home_path = "/home/jovyan"
 
     assert configured(decided).GPUDockerSpawner.home_path == "/home/jovyan"
+
+
+@pytest.mark.parametrize("volumes", [{}, {"/srv/data": "/data"}, {"/srv/data": "/homework"}])
+def test_mounts_that_are_nobodys_home_leave_people_their_volume(volumes: dict[str, Any]) -> None:
+    """Else what they write would go with their container at each stop."""
+    c = configured(lambda c: c.DockerSpawner.update(volumes=volumes))
+    assert "home_path" not in c.GPUDockerSpawner

@@ -162,7 +162,9 @@ class Guard:
         assert evidence is not None
         why = self._why(lease, look, evidence)
         self._broker.end(lease.lease_id, why, evidence, self._clock())
-        log.info("lease %d of %s ended: %s", lease.lease_id, lease.key.user, (lease.reason or why).code)
+        log.info(
+            "lease %d of %s ended: %s", lease.lease_id, lease.key.user, (lease.reason or why).code
+        )
 
     @staticmethod
     def _why(lease: Lease, look: Look, evidence: Evidence) -> Reason:

@@ -53,7 +53,8 @@ class GPUDockerSpawner(OwnContainers, GPUSpawner, DockerSpawner):
         config=True,
         help="""
         Where each person's home volume is mounted, kept over stops and changes of profile. Empty:
-        no home volume. A mount of the site's own at this path takes its place.
+        no home volume. A mount of the site's own at this path takes its place. `configure` empties
+        it where `volumes` keep homes already.
         """,
     )
     home_volume = Unicode(

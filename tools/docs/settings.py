@@ -26,7 +26,11 @@ _CHANGES: Final = """
 
 It changes `c` and nothing else: no file is made and nobody is asked.
 
-- `c.JupyterHub.spawner_class` becomes `gpu-docker`, unless the site has set one.
+- `c.JupyterHub.spawner_class` becomes `gpu-docker`, unless the site has set another than
+  DockerSpawner. That one is replaced, and its names of containers are kept; SwarmSpawner and
+  SystemUserSpawner are refused.
+- `c.GPUDockerSpawner.home_path` becomes empty if `volumes` have a mount for each person, or one at
+  or below `/home`, and no `home_path` is set.
 - `c.JupyterHub.concurrent_spawn_limit` becomes 0, unless the site has set one. `concurrent_starts`
   limits starts instead, after they have their slice.
 - `c.JupyterHub.cleanup_servers` becomes False, unless the site has set it: a restart of the hub is
@@ -39,7 +43,8 @@ It changes `c` and nothing else: no file is made and nobody is asked.
   call.
 - The services `gpu` and, if the hub starts the agent, `gpu-agent` are added to
   `c.JupyterHub.services`. An entry that the site has under one of these names is kept, and gets the
-  keys that it lacks.
+  keys that it lacks. A service `gpu-agent` gets a role of its own with `list:users` and
+  `read:servers`.
 - The service listens where notebooks reach the hub, and they get `GPUSPAWNER_API_URL`. That is the
   first of `hub_connect_url`, `hub_connect_ip`, `hub_bind_url` and `hub_ip` that names neither
   loopback nor a wildcard; none does by default.
