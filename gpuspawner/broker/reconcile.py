@@ -100,7 +100,8 @@ class Reconciler:
             except LedgerAwayError:
                 raise
             except EngineError as error:
-                if isinstance(error, EngineUnknownError) and not error.answered:
+                is_silent = isinstance(error, EngineUnknownError) and not error.answered
+                if is_silent and not _answers(runtime):
                     raise
                 log.warning("%s %s: %s; it is tried again", engine, found.name, error)
             except Exception:
@@ -187,6 +188,15 @@ class Reconciler:
             ),
             None,
         )
+
+
+def _answers(runtime: Runtime) -> bool:
+    """Whether an engine that left one call without an answer gives others: then it is that one."""
+    try:
+        runtime.identity()
+    except EngineError:
+        return False
+    return True
 
 
 def _stray(found: Found, inventory: HostInventory | None) -> Stray | None:

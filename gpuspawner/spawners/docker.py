@@ -156,7 +156,9 @@ class GPUDockerSpawner(OwnContainers, GPUSpawner, DockerSpawner):
             await self.pull_image(self.image)
             async with site.slot():
                 self._tell(60, self._reader().text("Starting your server"))
-                engine_id = await self._in_lane(site.engine.identity)
+                engine_id = None
+                if lease is not None:
+                    engine_id = await self._in_lane(site.engine.identity_now)
                 container = await self.create_object()
                 self.object_id = container["Id"]
                 self.object_name = container["Name"]

@@ -17,13 +17,15 @@ from gpuspawner.domain.policy import Policy
 from gpuspawner.domain.reasons import Code, RefusedError, reason
 from gpuspawner.engines.docker.client import DockerEngine
 from gpuspawner.engines.lanes import Lanes
-from gpuspawner.ledger.store import Ledger
+from gpuspawner.ledger.store import Ledger, LedgerAwayError
 from gpuspawner.steps import UNWATCHED, Steps
 
 Result = TypeVar("Result")
 
 _SETTING: Final = "gpuspawner_site"
 SLOT_SECONDS: Final = 60
+# Longer than a write waits for others, shorter than a start waits for a place.
+BOOKS_SECONDS: Final = 45
 
 
 class Site:
@@ -60,8 +62,17 @@ class Site:
         return datetime.now(UTC)
 
     async def books(self, lane: str, call: Callable[..., Result], *args: object) -> Result:
-        """Make a ledger call in a thread, after the earlier ones of the same server."""
-        return await self._books.run(lane, call, *args)
+        """Make a ledger call in a thread, after the earlier ones of the same server.
+
+        Raises:
+            LedgerAwayError: it could not be made, or did not come to an end in time: a database
+                that hangs must not hold the places of those who start without it.
+        """
+        try:
+            async with asyncio.timeout(BOOKS_SECONDS):
+                return await self._books.run(lane, call, *args)
+        except TimeoutError:
+            raise LedgerAwayError(f"the ledger did not answer in {BOOKS_SECONDS} s") from None
 
     def books_soon(self, call: Callable[..., Result], *args: object) -> Future[Result]:
         """Make a ledger call in a thread, in no order with others, whatever the loop does."""

@@ -36,6 +36,7 @@ class Engine:
         self.there: dict[str, Found] = {}
         self.fails: dict[str, Exception] = {}
         self.on_list: Callable[[], None] = lambda: None
+        self.on_call: Callable[[str], None] = lambda _call: None
         self.left_out: set[str] = set()  # what a list that is short lacks
         self.cleared: list[str] = []
         self.asked: list[str] = []
@@ -53,6 +54,7 @@ class Engine:
 
     def _ask(self, call: str) -> None:
         self.asked.append(call)
+        self.on_call(call)
         if call in self.fails:
             raise self.fails[call]
 

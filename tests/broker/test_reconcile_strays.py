@@ -214,7 +214,7 @@ def test_an_engine_that_does_not_answer_is_written_down_and_frees_nothing(
 
 
 @pytest.mark.parametrize(
-    "error", [BROKEN, EngineRefusedError("in use", 409), KeyError("a bug")]
+    "error", [BROKEN, SILENCE, EngineRefusedError("in use", 409), KeyError("a bug")]
 )  # fmt: skip
 @pytest.mark.parametrize("step", ["clear", "look"])
 def test_one_that_fails_does_not_stop_the_others_and_its_device_is_kept_clear_of(
@@ -246,7 +246,7 @@ def test_one_that_fails_does_not_stop_the_others_and_its_device_is_kept_clear_of
 def test_an_engine_that_falls_silent_in_a_round_is_not_asked_on(
     site: Site, make_books: Callable[[], Ledger], step: str
 ) -> None:
-    """Each question costs a time limit."""
+    """Each question costs a time limit. It is silent if it does not even say who it is."""
     site.engine.put(run_id="x", devices=("0",))
     site.reconciler.round()
     late = [site.grant("ada"), site.grant("ben", may_wait=True)]
@@ -257,9 +257,15 @@ def test_an_engine_that_falls_silent_in_a_round_is_not_asked_on(
     for n in range(4):
         site.engine.put(replace(late[0], fence=late[0].fence), run_id=f"c{n}")
         site.engine.fails[f"{step} c{n}"] = SILENCE
+
+    def fall_silent(call: str) -> None:
+        if call.startswith(step):
+            site.engine.fails["identity"] = SILENCE
+
+    site.engine.on_call = fall_silent
     site.engine.asked.clear()
     assert not site.reconciler.round()
-    assert site.engine.asked == ["list", "identity", f"{step} c0"]
+    assert site.engine.asked == ["list", "identity", f"{step} c0", "identity"]
     assert site.states()["lab", "docker"].silent_since == site.now
 
 

@@ -14,7 +14,7 @@ from gpuspawner.engines.docker import labels
 from gpuspawner.engines.docker.client import DockerEngine
 from gpuspawner.engines.docker.runtime import DockerRuntime
 from gpuspawner.engines.look import EngineUnknownError, Finished, Made, Running
-from tests.builders import key
+from tests.builders import T0, key
 from tests.doubles.engine_faults import LIST
 from tests.doubles.fault_proxy import FaultProxy
 from tests.engines.test_docker_listing import LEASE, A, B
@@ -199,6 +199,45 @@ def test_what_one_runs_by_hand_of_an_image_of_a_server_is_nobodys(
     for each in (by_hand, servers):
         docker_engine.remove(each)
     docker_engine.call("remove_image", image)
+
+
+@pytest.mark.proves("R4", "P2")
+def test_where_an_image_cannot_be_asked_for_its_labels_nothing_is_done_about_its_containers(
+    docker_engine: DockerEngine,
+    run: Callable[..., str],
+    committed: Callable[[Lease | None], str],
+    proxy: FaultProxy,
+    open_engine: Callable[..., DockerEngine],
+) -> None:
+    image = committed(LEASE)
+    by_hand, cpu = run(image, device_requests=ONE), run(labels=of(None))
+    engine = open_engine(proxy.url)
+    with proxy.during("GET", "/images/.*/json", status=500):
+        seen = listed(DockerRuntime(engine))
+        with pytest.raises(EngineUnknownError):
+            engine.find(labels.labels_of(key("ada"), None))
+    assert (seen[by_hand].key, seen[by_hand].fence, seen[by_hand].devices) == (None, None, (A,))
+    assert seen[cpu].key is None
+    again = listed(DockerRuntime(engine))
+    assert (again[by_hand].key, again[cpu].key) == (None, key("ada"))
+    for each in (by_hand, cpu):
+        docker_engine.remove(each)
+    docker_engine.call("remove_image", image)
+
+
+@pytest.mark.proves("R3")
+def test_an_engine_that_was_replaced_unnoticed_is_asked_who_it_is_before_its_no_counts(
+    docker_engine: DockerEngine, run: Callable[..., str]
+) -> None:
+    gone = run()
+    mine = docker_engine.identity()
+    docker_engine.remove(gone)
+    lease = replace(LEASE, run_id=gone, engine_id="another", granted_at=T0, fence=LEASE.fence)
+    docker_engine._info = {"ID": "another"}  # what it said before it was replaced
+    with pytest.raises(EngineUnknownError, match="was made by another"):
+        DockerRuntime(docker_engine).look(lease)
+    docker_engine._info = {"ID": "another"}
+    assert DockerRuntime(docker_engine).identity() == mine
 
 
 def test_one_run_by_its_id(docker_engine: DockerEngine, run: Callable[..., str]) -> None:

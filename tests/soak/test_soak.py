@@ -1,4 +1,4 @@
-"""The soak as a test: a minute by default, two in CI, or ``GPUSPAWNER_SOAK_MINUTES``."""
+"""The soak as a test: a minute by default, five in CI, or ``GPUSPAWNER_SOAK_MINUTES``."""
 
 import os
 import random
@@ -8,7 +8,7 @@ import pytest
 from tests.soak.site import open_site
 from tests.soak.soak import Soak
 
-_DEFAULT = "2" if os.environ.get("CI") else "1"
+_DEFAULT = "5" if os.environ.get("CI") else "1"
 MINUTES = float(os.environ.get("GPUSPAWNER_SOAK_MINUTES", _DEFAULT))
 # The check of a change makes the same choices each time; people make others.
 SEED = os.environ.get("GPUSPAWNER_SOAK_SEED", "10" if os.environ.get("CI") else "")

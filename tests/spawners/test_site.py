@@ -13,6 +13,7 @@ from gpuspawner import hubid
 from gpuspawner.broker.invariants import broken_promises
 from gpuspawner.hubid import hub_id_from_environment, read_hub_id
 from gpuspawner.ledger.store import LedgerAwayError
+from gpuspawner.spawners import site as spawners_site
 from gpuspawner.spawners.site import site_of
 from tests.builders import claim
 
@@ -111,6 +112,25 @@ def test_the_environment_names_the_id_or_its_file(
     assert hub_id_from_environment() == read_hub_id(tmp_path / "there")
     monkeypatch.delenv(hubid.HUB_ID_FILE_VARIABLE)
     assert hub_id_from_environment() == read_hub_id(tmp_path / hubid.DEFAULT_FILE)
+
+
+async def test_a_database_that_hangs_is_away_after_a_while(
+    make_site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not keep the places of those who start without it."""
+    site, hung = make_site(), threading.Event()
+    monkeypatch.setattr(spawners_site, "BOOKS_SECONDS", 0.05)
+    with pytest.raises(LedgerAwayError, match=r"did not answer in 0\.05 s"):
+        await site.books("lane", hung.wait)
+    with pytest.raises(LedgerAwayError):  # the next one of its lane waits in vain as well
+        await site.books("lane", lambda: 1)
+    hung.set()
+    monkeypatch.setattr(spawners_site, "BOOKS_SECONDS", 30)
+    assert await site.books("lane", lambda: 2) == 2
+
+
+def test_the_books_are_given_up_before_a_place_is_waited_for_in_vain() -> None:
+    assert 30 < spawners_site.BOOKS_SECONDS < spawners_site.SLOT_SECONDS
 
 
 def test_a_hub_has_one_site(make_site: Any) -> None:

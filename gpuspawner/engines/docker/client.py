@@ -123,6 +123,15 @@ class DockerEngine:
             raise EngineUnknownError("the engine does not say its id", answered=True)
         return identity
 
+    def identity_now(self) -> str:
+        """Ask anew: behind one address another engine may answer than a moment ago.
+
+        Raises:
+            EngineUnknownError: it does not answer, or has none.
+        """
+        self._info = None
+        return self.identity()
+
     def default_runtime(self) -> str:
         """Return the runtime of containers that name none."""
         return str(self._asked_once().get("DefaultRuntime") or "runc")
@@ -166,7 +175,7 @@ class DockerEngine:
         """Return the labels of a container that was inspected, without its image's of ours.
 
         Raises:
-            EngineUnknownError: the engine does not answer.
+            EngineError: the engine does not say what the image carries.
         """
         return self.without_images(container["Config"]["Labels"] or {}, container["Image"])
 
@@ -174,7 +183,7 @@ class DockerEngine:
         """Return a container's labels without those of ours that its image carries.
 
         Raises:
-            EngineUnknownError: the engine does not answer.
+            EngineError: the engine does not say what the image carries.
         """
         if image_id and (our_labels.MADE in labels or our_labels.FENCE in labels):
             return our_labels.without_images(labels, self._labels_of_image(image_id))
@@ -184,15 +193,8 @@ class DockerEngine:
         found = self._image_labels.get(image_id)
         if found is not None:
             return found
-        try:
-            image = self.image(image_id)
-        except EngineUnknownError as error:
-            if not error.answered:
-                raise
-            return {}
-        except EngineRefusedError:
-            return {}
-        if image is None:
+        image = self.image(image_id)
+        if image is None:  # nothing is known of it, nor ever will be
             return {}
         found = self._image_labels[image_id] = (image.get("Config") or {}).get("Labels") or {}
         return found

@@ -64,7 +64,7 @@ class DockerRuntime:
 
     def identity(self) -> str | None:
         """Return the engine's id."""
-        return self._engine.identity()
+        return self._engine.identity_now()
 
     def _devices(self, summary: Inspected) -> listing.Devices:
         """Return what a container was given that has no grant."""
@@ -88,7 +88,13 @@ class DockerRuntime:
 
     def _with_own_labels(self, summary: Inspected) -> Inspected:
         given = summary.get("Labels") or {}
-        own = self._engine.without_images(given, summary.get("ImageID", ""))
+        try:
+            own = self._engine.without_images(given, summary.get("ImageID", ""))
+        except EngineError as error:
+            if isinstance(error, EngineUnknownError) and not error.answered:
+                raise
+            # Whose this one is cannot be told now, so that nothing may be done about it.
+            own = labels.without_images(given, given)
         return {**summary, "Labels": own}
 
     def _of(self, lease: Lease) -> list[Inspected]:
@@ -108,7 +114,7 @@ def end_of_absent(engine: DockerEngine, lease: Lease) -> Evidence:
     Raises:
         EngineUnknownError: the engine does not answer, has it after all, or is another one.
     """
-    check_same_engine(engine, lease)
+    check_same_engine(engine, lease, anew=True)
     if lease.run_id is None or lease.granted_at is None:
         return Evidence(source=Source.NEVER_RAN)
     if engine.inspect(lease.run_id) is not None:
@@ -122,17 +128,21 @@ def end_of_absent(engine: DockerEngine, lease: Lease) -> Evidence:
     return evidence
 
 
-def check_same_engine(engine: DockerEngine, lease: Lease) -> None:
+def check_same_engine(engine: DockerEngine, lease: Lease, *, anew: bool = False) -> None:
     """Raise unless this is the engine that the lease's container was made by.
 
-    Another engine's "there is no such container" is true and no evidence.
+    Another engine's "there is no such container" is true and no evidence. With ``anew`` it is asked
+    again who it is, since it may have been replaced unnoticed.
 
     Raises:
         EngineUnknownError: it is another one, or it does not answer.
     """
-    if lease.engine_id is not None and engine.identity() != lease.engine_id:
+    if lease.engine_id is None:
+        return
+    identity = engine.identity_now() if anew else engine.identity()
+    if identity != lease.engine_id:
         raise EngineUnknownError(
-            f"this engine is {engine.identity()}, and the container of lease {lease.lease_id} "
+            f"this engine is {identity}, and the container of lease {lease.lease_id} "
             f"was made by {lease.engine_id}: check DOCKER_HOST, or end the lease by force",
             answered=True,
         )

@@ -195,7 +195,7 @@ class ProcessRuntime:
                 return
         if not self._ends(family, known, signal.SIGKILL, KILL_SECONDS):
             left = ", ".join(str(process.pid) for process in self._living(known))
-            raise EngineUnknownError(f"processes do not end: {left}")
+            raise EngineUnknownError(f"processes do not end: {left}", answered=True)
 
     def _ends(
         self,
