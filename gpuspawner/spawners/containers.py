@@ -146,7 +146,9 @@ class OwnContainers:
 
     def _is_mine(self, container: Inspected) -> bool:
         own = self._site.engine.own_labels(container)
-        return labels.is_of(own, self.key) or self._is_adopted(container)
+        # By its id also where it has another name on it: its user may have been renamed.
+        is_known = container["Id"] == self.object_id and own.get(labels.HUB) == self.key.hub_id
+        return is_known or labels.is_of(own, self.key) or self._is_adopted(container)
 
     def _is_adopted(self, container: Inspected) -> bool:
         """Whether plain DockerSpawner made it for this server: the hub knows it by its id."""

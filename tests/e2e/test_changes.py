@@ -8,8 +8,9 @@ import pytest
 
 from gpuspawner.domain.leases import State
 from gpuspawner.domain.reasons import Code
-from tests.e2e.lab import PROFILES, Lab
+from tests.e2e.lab import PROFILES, QUICK_AGENT, Lab
 from tests.rig.engine import OwnedEngine
+from tests.rig.processes import wait_for
 
 pytestmark = pytest.mark.engine
 
@@ -227,6 +228,24 @@ def _add_old_rows(lab: Lab, user: str, servers: list[str]) -> None:
             )
         database.commit()
     lab.hub.start()
+
+
+def test_what_runs_under_a_former_name_can_be_stopped(make_lab: Callable[..., Lab]) -> None:
+    """The hub renames people whose servers run; such a server must not run on for ever."""
+    lab = make_lab(agent=True, config=QUICK_AGENT)
+    lab.hub.add_user("ada")
+    for profile in ("cpu", "whole"):
+        lab.start("ada", profile=profile)
+        assert lab.hub.api("PATCH", "/users/ada", json={"name": "cho"}).status == 200
+        (container,) = lab.containers()
+        wait_for("the hub to look again", lambda: lab.hub.api("GET", "/users/cho").body["servers"])
+
+        assert lab.hub.api("DELETE", "/users/cho/server").status in (202, 204)
+
+        lab.hub.wait_server("cho", ready=False)
+        assert lab.containers() == [], container["Name"]
+        wait_for("the slice to come back", lambda: lab.living() == [])
+        assert lab.hub.api("PATCH", "/users/cho", json={"name": "ada"}).status == 200
 
 
 def test_two_hubs_on_one_engine_never_touch_each_other(
