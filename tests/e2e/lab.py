@@ -71,7 +71,7 @@ class Lab:
     def leases(self, user: str | None = None) -> list[Lease]:
         """All leases, the oldest first."""
         with self.ledger.read() as books:
-            return [x for x in books.recent(limit=1000)[::-1] if user in (None, x.key.user)]
+            return [x for x in books.recent(limit=10_000)[::-1] if user in (None, x.key.user)]
 
     def living(self) -> list[Lease]:
         """The living leases."""
