@@ -32,9 +32,14 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests of whole sites: each takes long, and the short ones fill the end."""
-    whole = {Path(__file__).parent / name for name in ("soak", "e2e")}
-    items.sort(key=lambda item: item.path.parent not in whole)
+    """Begin with the files that take minutes, then whole sites: the short ones fill the end."""
+
+    def rank(item: pytest.Item) -> int:
+        if item.path.name.startswith(("test_soak", "test_kill_points")):
+            return 0
+        return 1 if item.path.parent.name == "e2e" else 2
+
+    items.sort(key=rank)
 
 
 def lacking(reason: str) -> NoReturn:
