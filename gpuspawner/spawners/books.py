@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -107,14 +106,10 @@ class ServerBooks:
             self.log.exception("%s: left to the agent", self._log_name)
 
     def _in_background(self, call: Any, *args: Any) -> None:
-        """Make a ledger call for which nobody waits: a cancelled coroutine cannot.
+        """Make a ledger call that a cancelled coroutine cannot wait for."""
 
-        No task of the event loop's: that may be about to end, and the hub with it.
-        """
+        def seen(task: asyncio.Task[Any]) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                self.log.warning("%s: left to the agent: %s", self._log_name, task.exception())
 
-        def seen(done: Future[Any]) -> None:
-            error = None if done.cancelled() else done.exception()
-            if error is not None:
-                self.log.warning("%s: left to the agent: %s", self._log_name, error)
-
-        self._site.books_soon(call, *args).add_done_callback(seen)
+        asyncio.ensure_future(self._site.books(self.key.lane, call, *args)).add_done_callback(seen)

@@ -6,7 +6,6 @@ of them reach is the hub's settings, so the site hangs there and nowhere else.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, MutableMapping
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -73,10 +72,6 @@ class Site:
                 return await self._books.run(lane, call, *args)
         except TimeoutError:
             raise LedgerAwayError(f"the ledger did not answer in {BOOKS_SECONDS} s") from None
-
-    def books_soon(self, call: Callable[..., Result], *args: object) -> Future[Result]:
-        """Make a ledger call in a thread, in no order with others, whatever the loop does."""
-        return self._books.pool.submit(call, *args)
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
