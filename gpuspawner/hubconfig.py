@@ -125,10 +125,10 @@ def _choose_spawner(c: Any) -> None:
 def _keeps_homes(source: Any, target: Any) -> bool:
     """Whether a mount of DockerSpawner's ``volumes`` is what people keep their files in.
 
-    It has a name for each person, such as ``home-{username}``, or lies where homes are.
+    It is of one person, as ``home-{username}`` is, or lies where homes are.
     """
     path = str(target.get("bind", "") if isinstance(target, Mapping) else target)
-    return "{" in str(source) or path == "/home" or path.startswith("/home/")
+    return "{" in f"{source}{path}" or path == "/home" or path.startswith("/home/")
 
 
 def _check(service: str, agent: str, settings: Mapping[str, Any]) -> None:

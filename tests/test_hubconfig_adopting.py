@@ -35,6 +35,7 @@ OWN_HOMES = [
     {"home-{username}": "/home/jovyan/work"},
     {"/srv/homes/{username}": {"bind": "/data", "mode": "rw"}},
     {"homes": "/home"},
+    {"homes": "/data/{username}"},
     {"/srv/data": "/data", "homes": {"bind": "/home/jovyan", "mode": "rw"}},
 ]
 

@@ -163,7 +163,7 @@ class GPUDockerSpawner(OwnContainers, GPUSpawner, DockerSpawner):
                 self.object_id = container["Id"]
                 self.object_name = container["Name"]
                 if lease is not None:
-                    await site.books(
+                    await site.books_in_slot(
                         lane, site.broker.bind, lease, self.object_id, site.now(), engine_id
                     )
                 with _as_failed_start():
@@ -174,7 +174,9 @@ class GPUDockerSpawner(OwnContainers, GPUSpawner, DockerSpawner):
                 if not isinstance(look, Running):
                     await self._died(look)
                 elif lease is not None:
-                    await site.books(lane, site.broker.run, lease, look.started_at, site.now())
+                    await site.books_in_slot(
+                        lane, site.broker.run, lease, look.started_at, site.now()
+                    )
             with _as_failed_start():
                 address = await self._address()
             self._tell(80, self._reader().text("Waiting for JupyterLab to answer"))

@@ -145,14 +145,14 @@ class GPULocalSpawner(GPUSpawner, SimpleLocalProcessSpawner):
             # On the event loop: upstream's environment reads the hub's database.
             child = await self._in_lane(self._make, self._command(), self._environment(lease))
             if lease is not None:
-                await site.books(lane, site.broker.bind, lease, child.run_id, site.now())
+                await site.books_in_slot(lane, site.broker.bind, lease, child.run_id, site.now())
             await self._in_lane(self._let_go, child)
             self.log.info("%s is process %d", self._log_name, self.pid)
             look = await self._look()
             if not isinstance(look, Running):
                 await self._died()
             elif lease is not None:
-                await site.books(lane, site.broker.run, lease, look.started_at, site.now())
+                await site.books_in_slot(lane, site.broker.run, lease, look.started_at, site.now())
         self._tell(80, self._reader().text("Waiting for JupyterLab to answer"))
         await until_it_answers(self._answers, self._check, int(self.http_timeout))
         await self._check()  # else it was somebody else who answered at this port

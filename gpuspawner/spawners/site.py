@@ -61,15 +61,19 @@ class Site:
         return datetime.now(UTC)
 
     async def books(self, lane: str, call: Callable[..., Result], *args: object) -> Result:
-        """Make a ledger call in a thread, after the earlier ones of the same server.
+        """Make a ledger call in a thread, after the earlier ones of the same server."""
+        return await self._books.run(lane, call, *args)
+
+    async def books_in_slot(self, lane: str, call: Callable[..., Result], *args: object) -> Result:
+        """Make a ledger call while holding a place, which others need who start without books.
 
         Raises:
-            LedgerAwayError: it could not be made, or did not come to an end in time: a database
-                that hangs must not hold the places of those who start without it.
+            LedgerAwayError: it could not be made, or a database that hangs did not answer in time;
+                then it may still be carried out.
         """
         try:
             async with asyncio.timeout(BOOKS_SECONDS):
-                return await self._books.run(lane, call, *args)
+                return await self.books(lane, call, *args)
         except TimeoutError:
             raise LedgerAwayError(f"the ledger did not answer in {BOOKS_SECONDS} s") from None
 

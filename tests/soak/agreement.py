@@ -10,7 +10,6 @@ from gpuspawner.domain.leases import Lease, State
 from gpuspawner.engines.docker import labels
 from tests.soak.site import USER_LABEL, Site
 
-FENCE_LABEL = "org.gpuspawner.fence"
 _ROUND = timedelta(seconds=5)
 
 
@@ -63,7 +62,7 @@ def _of_containers(living: list[Lease], containers: list[dict[str, Any]]) -> Ite
         name, uuids = container["Name"], devices_of(container)
         if not uuids:
             continue
-        lease = by_fence.get(container["Config"]["Labels"].get(FENCE_LABEL, ""))
+        lease = by_fence.get(container["Config"]["Labels"].get(labels.FENCE, ""))
         if lease is None:
             yield f"{name} has devices and no living lease"
             continue

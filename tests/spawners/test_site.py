@@ -121,12 +121,12 @@ async def test_a_database_that_hangs_is_away_after_a_while(
     site, hung = make_site(), threading.Event()
     monkeypatch.setattr(spawners_site, "BOOKS_SECONDS", 0.05)
     with pytest.raises(LedgerAwayError, match=r"did not answer in 0\.05 s"):
-        await site.books("lane", hung.wait)
+        await site.books_in_slot("lane", hung.wait)
     with pytest.raises(LedgerAwayError):  # the next one of its lane waits in vain as well
-        await site.books("lane", lambda: 1)
+        await site.books_in_slot("lane", lambda: 1)
     hung.set()
     monkeypatch.setattr(spawners_site, "BOOKS_SECONDS", 30)
-    assert await site.books("lane", lambda: 2) == 2
+    assert await site.books_in_slot("lane", lambda: 2) == 2
 
 
 def test_the_books_are_given_up_before_a_place_is_waited_for_in_vain() -> None:
