@@ -45,11 +45,7 @@ def test_the_agent_is_killed_at_each_step(
             order = site.drill.order("agent", name, "kill")
             if not kind:
                 agent.launch()
-            is_repaired = troubles.kinds[kind]() if kind else None
-            try:
-                site.drill.wait(order, REPAIR_SECONDS)
-            except TimeoutError:
-                raise TimeoutError(f"{name} is not reached by {kind}:\n{agent.log()}") from None
+            is_repaired = troubles.lead_to(order, kind) if kind else None
             agent.wait_killed()
 
             agent.start()
@@ -132,8 +128,7 @@ def test_two_die_at_once(
             is_repaired: Callable[[], bool] = lambda: True  # noqa: E731
             if agent_step:
                 order = drill.order("agent", agent_step, "stand")
-                is_repaired = troubles.kinds[trouble]()
-                drill.wait(order)
+                is_repaired = troubles.lead_to(order, trouble)
             if hub_step:
                 order = drill.order("hub", hub_step, "stand")
                 site.ask(act, people[0])

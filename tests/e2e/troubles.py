@@ -19,6 +19,7 @@ from tests.e2e.lab import PROFILES
 from tests.rig.processes import wait_for
 
 _IDLE = ["python3", "-c", "import signal; signal.signal(15, lambda *_: exit()); signal.pause()"]
+_AFTER_REPAIR_SECONDS = 3  # in which an agent comes to what it does after a repair
 
 
 @dataclass
@@ -37,6 +38,24 @@ class Troubles:
             "removed": self.removed, "expired": self.expired, "unrecorded": self.unrecorded,
             "late": self.late, "unknown": self.unknown, "stray": self.stray,
         }  # fmt: skip
+
+    def lead_to(self, order: str, kind: str) -> Callable[[], bool]:
+        """Make a trouble, again if need be, until the agent has come to an order's step by it.
+
+        Some steps it comes to by chance alone: whether it looks at a server before that is gone.
+        """
+        drill = self.site.drill
+        for _ in range(8):
+            is_repaired = self.kinds[kind]()
+            wait_for(
+                f"{kind} to be repaired, or order {order}",
+                lambda: drill.is_done(order) or is_repaired(),
+                REPAIR_SECONDS,
+            )  # noqa: B023
+            with contextlib.suppress(TimeoutError):
+                drill.wait(order, _AFTER_REPAIR_SECONDS)
+                return is_repaired
+        raise TimeoutError(f"order {order} is not reached by {kind}:\n{self.agent.log()}")
 
     def removed(self) -> Callable[[], bool]:
         """A running server's container is removed by hand."""

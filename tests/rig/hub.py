@@ -126,7 +126,7 @@ class HubProcess(HubAPI):
             raise RuntimeError("the hub runs already")
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jupyterhub", "--config", str(self.config_path)],
+                [sys.executable, "-m", "tests.rig.start_hub", "--config", str(self.config_path)],
                 cwd=self.directory,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
