@@ -48,7 +48,7 @@ _OCCUPY = insert(tables.occupied_devices)
 _ADD_AUDIT = insert(tables.audit)
 _DELETE_HOLDS = (
     delete(tables.holds)
-    .where(tables.holds.c.lease_id == bindparam("number"))
+    .where(tables.holds.c.lease_id.in_(bindparam("numbers", expanding=True)))
     .returning(tables.holds.c.device_uuid)
 )
 _DELETE_EMPTY = delete(tables.occupied_devices).where(
@@ -68,6 +68,7 @@ class Writer(Reader):
         super().__init__(connection, decoders)
         self._last = last
         self._records: list[dict[str, Any]] = []
+        self._given_back: list[int] = []
 
     def view(self, now: datetime) -> Pool:
         """Join policy, inventories, cordons and holds; what is granted may be entered into it."""
@@ -75,6 +76,7 @@ class Writer(Reader):
 
     def flush(self) -> None:
         """Write what is kept back: audit records go together, in the order of their making."""
+        self._give_back()
         if self._records:
             records, self._records = self._records, []
             self._connection.execute(_ADD_AUDIT, records)
@@ -88,6 +90,21 @@ class Writer(Reader):
         """Return audit records, this transaction's included."""
         self.flush()
         return super().audit(lease_id, limit=limit)
+
+    def holds(self, lease_ids: Iterable[int] | None = None) -> list[Hold]:
+        """Return all living holds, or those of some leases, as this transaction leaves them."""
+        self._give_back()
+        return super().holds(lease_ids)
+
+    def holds_sum(self) -> tuple[int, int]:
+        """Return how many holds there are, and the sum of their leases' numbers."""
+        self._give_back()
+        return super().holds_sum()
+
+    def occupied_devices(self) -> dict[str, str]:
+        """Return what guards each device that is held."""
+        self._give_back()
+        return super().occupied_devices()
 
     def save_policy(self, policy: Policy, hub_id: str, now: datetime) -> bool:
         """Publish a policy; False when the ledger has an equal one already."""
@@ -235,6 +252,7 @@ class Writer(Reader):
 
     def add_holds(self, holds: Sequence[Hold]) -> None:
         """Take slices for a lease. The database refuses a unit or a mode that is taken."""
+        self._give_back()
         occupations = self._new_occupations(holds)
         if occupations:
             self._connection.execute(_OCCUPY, occupations)
@@ -245,9 +263,15 @@ class Writer(Reader):
         self._connection.execute(_ADD_HOLDS, rows)
 
     def delete_holds(self, lease_id: int) -> None:
-        """Give a lease's slices back."""
+        """Give a lease's slices back; those of several leases go together."""
+        self._given_back.append(lease_id)
+
+    def _give_back(self) -> None:
+        if not self._given_back:
+            return
+        numbers, self._given_back = self._given_back, []
         run = self._connection.execute
-        devices = set(run(_DELETE_HOLDS, {"number": lease_id}).scalars())
+        devices = set(run(_DELETE_HOLDS, {"numbers": numbers}).scalars())
         if devices:
             run(_DELETE_EMPTY, {"uuids": list(devices)})
 

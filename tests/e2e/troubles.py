@@ -47,11 +47,9 @@ class Troubles:
         drill = self.site.drill
         for _ in range(8):
             is_repaired = self.kinds[kind]()
-            wait_for(
-                f"{kind} to be repaired, or order {order}",
-                lambda: drill.is_done(order) or is_repaired(),
-                REPAIR_SECONDS,
-            )  # noqa: B023
+            looks = (lambda: drill.is_done(order), is_repaired)
+            wait_for(f"{kind} to be repaired, or order {order}",
+                     lambda looks=looks: any(look() for look in looks), REPAIR_SECONDS)  # fmt: skip
             with contextlib.suppress(TimeoutError):
                 drill.wait(order, _AFTER_REPAIR_SECONDS)
                 return is_repaired
