@@ -28,24 +28,47 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUse:
+    """What one process has of one device or instance, as the driver lists it.
+
+    ``pid`` is the host's, whatever container the process is in (gpu mechanics 2.1).
+    ``busy_percent`` is the most that the driver sampled since the look before: the share of time in
+    which kernels of this process ran. 0 is that none ran; of instances nobody tells it. Never a
+    part of the device's own figure: of processes that take turns each may show 100.
+    """
+
+    pid: int
+    memory_mib: int | None = None
+    busy_percent: int | None = None
+    mps_client: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A hardware partition of a device (a MIG instance): isolated in memory and faults."""
+    """A hardware partition of a device (a MIG instance): isolated in memory and faults.
+
+    ``processes`` are those on this instance; None is that they could not be listed.
+    """
 
     uuid: DeviceUUID
     profile: str  # the driver's name for its size, such as "2g.10gb"
     memory_mib: int | None = None
     used_mib: int | None = None
     compute_slices: int | None = None
+    processes: tuple[ProcessUse, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """What a device is doing, each reading unknown for itself.
 
-    ``busy_percent`` is the share of time in which at least one kernel ran (0 to 100).
+    ``busy_percent`` is the share of time in which at least one kernel ran (0 to 100). ``used_mib``
+    does not count ``reserved_mib``, which the driver keeps for itself; where an old driver counts
+    both together, the reserve is unknown.
     """
 
     used_mib: int | None = None
+    reserved_mib: int | None = None
     busy_percent: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
@@ -73,7 +96,11 @@ class Unavailable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One physical GPU as last observed."""
+    """One physical GPU as last observed.
+
+    ``processes`` are those on the device itself, whose instances list their own; None is that they
+    could not be listed.
+    """
 
     uuid: DeviceUUID
     host_id: HostId
@@ -83,6 +110,7 @@ class Device:
     partitioned: bool | None = False  # hands out its instances and never itself; None is unknown
     instances: tuple[Instance, ...] = ()
     load: Load = field(default_factory=Load)
+    processes: tuple[ProcessUse, ...] | None = None
     unavailable: Unavailable | None = None
 
 

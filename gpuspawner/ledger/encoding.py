@@ -136,6 +136,7 @@ def _encode_device(device: Device) -> dict[str, Any]:
         ],
         "load": {
             "used_mib": load.used_mib,
+            "reserved_mib": load.reserved_mib,
             "busy_percent": load.busy_percent,
             "temperature_c": load.temperature_c,
             "power_w": load.power_w,
