@@ -7,14 +7,15 @@ from datetime import datetime
 from typing import Final
 
 from gpuspawner.agent.guard import Guard
+from gpuspawner.agent.sampler import Sampler
 from gpuspawner.broker.broker import Broker
 from gpuspawner.broker.reconcile import Reconciler
 from gpuspawner.domain.devices import HostId
 from gpuspawner.engines.look import EngineUnknownError
-from gpuspawner.gpus.inventory import Inventory
 from gpuspawner.ledger.store import LedgerAwayError
 
-OBSERVE_SECONDS: Final = 5.0
+OBSERVE_SECONDS: Final = 2.0
+OBSERVE_AT_LEAST_SECONDS: Final = 1.0  # the driver samples no more often
 GUARD_SECONDS: Final = 5.0
 RECONCILE_SECONDS: Final = 30.0
 # A burst of events is answered by one look.
@@ -32,7 +33,7 @@ class Agent:
     def __init__(
         self,
         broker: Broker,
-        inventory: Inventory,
+        sampler: Sampler,
         guard: Guard,
         reconciler: Reconciler,
         watch: Watch,
@@ -49,7 +50,7 @@ class Agent:
         the stream is over. ``ask_hub`` compares with the hub, where there is one to ask.
         """
         self._broker = broker
-        self._inventory = inventory
+        self._sampler = sampler
         self._guard = guard
         self._reconciler = reconciler
         self._watch = watch
@@ -83,7 +84,7 @@ class Agent:
             thread.start()
         for thread in self._threads:
             thread.join()
-        self._inventory.close()
+        self._sampler.close()
 
     def stop(self) -> None:
         """Let the loops end after their present round."""
@@ -92,7 +93,7 @@ class Agent:
         self._compared.set()
 
     def observe(self) -> None:
-        """Look at the devices once and write down what is there.
+        """Look at the devices once and write down what is there, and whose it is.
 
         Books that are new, or were put back, do not know this host, and hand nothing of it out.
         They must learn of what runs on it before they do: their first observation of it waits for
@@ -103,15 +104,15 @@ class Agent:
             LedgerAwayError: it could not be read or written.
         """
         now = self._clock()
-        seen = self._inventory.look(now)
+        seen, whose = self._sampler.take(now)
         is_new = not self._is_known(seen.host_id)
         if is_new:
             self._wait_for_comparison(any_will_do=seen.simulated)
             if self._stop.is_set():
                 return
             now = self._clock()
-            seen = self._inventory.look(now)
-        self._broker.observe(seen, now)
+            seen, whose = self._sampler.take(now)
+        self._broker.observe(seen, now, whose)
         if is_new:
             # What is foreign could not be told by its devices before they were known.
             self._must_compare.set()

@@ -10,10 +10,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpuspawner.agent.agent import GUARD_SECONDS, OBSERVE_SECONDS, RECONCILE_SECONDS, Agent
+from gpuspawner.agent.agent import (
+    GUARD_SECONDS,
+    OBSERVE_AT_LEAST_SECONDS,
+    OBSERVE_SECONDS,
+    RECONCILE_SECONDS,
+    Agent,
+)
 from gpuspawner.agent.forgotten import Forgotten
 from gpuspawner.agent.guard import Guard
 from gpuspawner.agent.hub import hub_servers_from_environment
+from gpuspawner.agent.sampler import Sampler
 from gpuspawner.broker.broker import Broker
 from gpuspawner.broker.reconcile import Reconciler
 from gpuspawner.config import LEDGER_URL_VARIABLE, default_ledger_url
@@ -23,6 +30,7 @@ from gpuspawner.engines.look import Runtime
 from gpuspawner.engines.process.runtime import ProcessRuntime
 from gpuspawner.gpus.factory import open_inventory
 from gpuspawner.gpus.inventory import Inventory
+from gpuspawner.gpus.origins import Origins
 from gpuspawner.hubid import hub_ids_in_sight
 from gpuspawner.ledger.store import Ledger
 from gpuspawner.lifetime import FileLock, end_with_parent, watch
@@ -30,6 +38,7 @@ from gpuspawner.steps import Steps, steps_from
 
 SIMULATE_VARIABLE = "GPUSPAWNER_SIMULATE"
 SIMULATION_VARIABLE = "GPUSPAWNER_SIMULATION_FILE"
+PROC_VARIABLE = "GPUSPAWNER_PROC"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a file that changes the simulated lab while it runs",
     )  # fmt: skip
     parser.add_argument(
+        "--proc", type=Path, default=os.environ.get(PROC_VARIABLE) or None, metavar="DIR",
+        help="where the host's /proc is mounted, if the agent does not see the host's processes",
+    )  # fmt: skip
+    parser.add_argument(
         "--lock", type=Path, default=Path("gpuspawner-agent.lock"), metavar="FILE",
         help="held while the agent runs, so that two never do",
     )  # fmt: skip
@@ -55,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--external", action="store_true",
         help="do not end with the process that started this one (for a unit of the site's own)",
     )  # fmt: skip
-    parser.add_argument("--observe-seconds", type=float, default=OBSERVE_SECONDS)
+    parser.add_argument("--observe-seconds", type=_observe_seconds, default=OBSERVE_SECONDS)
     parser.add_argument("--guard-seconds", type=float, default=GUARD_SECONDS)
     parser.add_argument("--reconcile-seconds", type=float, default=RECONCILE_SECONDS)
 
@@ -90,6 +103,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _observe_seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds >= OBSERVE_AT_LEAST_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"expected at least {OBSERVE_AT_LEAST_SECONDS:g} s between two looks at the devices, "
+            f"got {text}"
+        )
+    return seconds
+
+
 def _wait_for_signals(on_signal: Callable[[], None]) -> None:
     """Call ``on_signal`` once, from a thread, at SIGTERM or SIGINT.
 
@@ -117,10 +140,11 @@ def _assemble(
     }  # fmt: skip
     guard = Guard(broker, runtimes, arguments.host_id, _now)
     reconciler = Reconciler(broker, runtimes, arguments.host_id, hub_ids_in_sight, _now)
+    sampler = Sampler(broker, inventory, Origins(arguments.proc), lambda: reconciler.names)
     hub = hub_servers_from_environment(steps)
     forgotten = None if hub is None else Forgotten(broker, hub, hub_ids_in_sight, _now)
     return Agent(
-        broker, inventory, guard, reconciler, engine.watch, _now,
+        broker, sampler, guard, reconciler, engine.watch, _now,
         observe_seconds=arguments.observe_seconds, guard_seconds=arguments.guard_seconds,
         reconcile_seconds=arguments.reconcile_seconds,
         ask_hub=None if forgotten is None else forgotten.round,

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from gpuspawner.broker.door import Door
+from gpuspawner.domain.attribution import Attribution
 from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import Lease, State
 from gpuspawner.domain.profiles import profile_to_dict
@@ -16,9 +17,15 @@ from gpuspawner.ledger.writer import Writer
 class Observing(Door):
     """The part of the broker that an agent uses."""
 
-    def observe(self, inventory: HostInventory, now: datetime) -> None:
-        """Record a host's inventory, and settle: new devices may be what somebody waits for."""
-        self._write("observe", lambda books: books.save_host(inventory), settle_at=now)
+    def observe(
+        self, inventory: HostInventory, now: datetime, attribution: Attribution | None = None
+    ) -> None:
+        """Record what is on a host and whose it is; settle: somebody may wait for new devices."""
+
+        def write(books: Writer) -> None:
+            books.save_host(inventory, attribution)
+
+        self._write("observe", write, settle_at=now)
 
     def seen_alive(self, lease_ids: Iterable[int], now: datetime) -> None:
         """Record that these leases' servers were seen running."""

@@ -54,6 +54,14 @@ class Reconciler:
         self._clock = clock
         self._before: dict[str, dict[str, Stray]] = {}
         self._silent_since: dict[str, datetime] = {}
+        self._names: dict[str, dict[str, str]] = {}
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What ran on this host in the last comparison: the name of each by its id."""
+        return {
+            run_id: name for each in list(self._names.values()) for run_id, name in each.items()
+        }
 
     def round(self) -> bool:
         """Compare once; False where an engine did not answer, of which nothing is known then.
@@ -68,6 +76,7 @@ class Reconciler:
         try:
             # First the list, then the books: a grant is written before its container is made.
             everything = runtime.everything()
+            self._names[engine] = {found.run_id: found.name for found in everything}
             engine_id = runtime.identity()
             strays = self._act_on_all(engine, runtime, engine_id, everything)
         except EngineError as error:

@@ -8,11 +8,16 @@ from typing import Any
 
 from gpuspawner.cli.common import add_ledger, now, open_broker, server_name, spell_unknown
 from gpuspawner.cli.status_text import text
-from gpuspawner.domain.devices import HostInventory
+from gpuspawner.domain.attribution import Attribution, Use, fresh_uses
+from gpuspawner.domain.devices import DeviceUUID, HostInventory, Unavailable
 from gpuspawner.domain.knowledge import Knowledge
 from gpuspawner.domain.leases import Lease
 from gpuspawner.domain.pool import FRESH_FOR, Pool, PooledDevice
 from gpuspawner.domain.reconciliation import EngineState, Stray
+from gpuspawner.domain.slices import Hold
+
+# By lease, and by device or instance.
+Uses = Mapping[tuple[int, DeviceUUID], Use]
 
 
 def add_verbs(verbs: Any) -> None:
@@ -31,9 +36,14 @@ def _status(arguments: argparse.Namespace) -> int:
         leases = {lease.lease_id: lease for lease in books.living()}
         states = books.engine_states()
         strays = books.strays()
+        attributions = books.attributions()
+    uses = fresh_uses(attributions, at)
     knowledge = Knowledge(states, hosts, at)
     report = {
-        "hosts": [_host(host, pool, leases, knowledge, at) for host in hosts],
+        "hosts": [
+            _host(host, attributions.get(host.host_id), pool, leases, knowledge, uses, at)
+            for host in hosts
+        ],
         "engines": [_engine(state, leases, knowledge) for state in states],
         "strays": [
             _stray(stray, host_id, engine)
@@ -48,9 +58,11 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _host(
     host: HostInventory,
+    attribution: Attribution | None,
     pool: Pool,
     leases: Mapping[int, Lease],
     knowledge: Knowledge,
+    uses: Uses,
     at: datetime,
 ) -> dict[str, Any]:
     return {
@@ -59,13 +71,17 @@ def _host(
         "silent": at - host.observed_at > FRESH_FOR,
         "simulated": host.simulated,
         "trouble": host.trouble,
-        "devices": [_device(pool.devices[device.uuid], leases, knowledge)
+        "attribution_unavailable": None if attribution is None else attribution.unavailable,
+        "devices": [_device(pool.devices[device.uuid], leases, knowledge, uses)
                     for device in host.devices],
     }  # fmt: skip
 
 
 def _device(
-    item: PooledDevice, leases: Mapping[int, Lease], knowledge: Knowledge
+    item: PooledDevice,
+    leases: Mapping[int, Lease],
+    knowledge: Knowledge,
+    uses: Uses,
 ) -> dict[str, Any]:
     device = item.device
     return {
@@ -74,18 +90,20 @@ def _device(
         "model": device.model,
         "memory_mib": device.memory_mib,
         "used_mib": device.load.used_mib,
+        "reserved_mib": device.load.reserved_mib,
         "busy_percent": device.load.busy_percent,
         "partitioned": device.partitioned,
         "modes": sorted(mode for mode in item.rule.modes if item.may_take(mode)),
-        "unavailable": None
-        if item.unavailable is None
-        else {"trouble": str(item.unavailable.trouble), "detail": item.unavailable.detail},
-        "slices": _slices(item, leases, knowledge),
+        "unavailable": _trouble(item.unavailable),
+        "slices": _slices(item, leases, knowledge, uses),
     }
 
 
 def _slices(
-    item: PooledDevice, leases: Mapping[int, Lease], knowledge: Knowledge
+    item: PooledDevice,
+    leases: Mapping[int, Lease],
+    knowledge: Knowledge,
+    uses: Uses,
 ) -> list[dict[str, Any]]:
     units: list[tuple[str, int | None, str | None]] = [
         (instance.uuid, instance.memory_mib, instance.profile) for instance in item.device.instances
@@ -101,12 +119,17 @@ def _slices(
             "unit": unit,
             "profile": profile,
             "memory_mib": memory_mib,
-            "cordoned": unit in item.unavailable_units,
+            "unavailable": _trouble(item.unavailable_units.get(unit)),
             "lease_id": item.holds[unit].lease_id if unit in item.holds else None,
             **_holder(item, unit, leases, knowledge),
+            **_use(item.holds.get(unit), uses),
         }
         for unit, memory_mib, profile in units
     ]
+
+
+def _trouble(why: Unavailable | None) -> dict[str, str] | None:
+    return None if why is None else {"trouble": str(why.trouble), "detail": why.detail}
 
 
 def _holder(
@@ -117,6 +140,14 @@ def _holder(
     if lease is None:
         return {"holder": None, **spell_unknown(None)}
     return {"holder": server_name(lease.key), **spell_unknown(knowledge.of(lease))}
+
+
+def _use(hold: Hold | None, uses: Uses) -> dict[str, int | None]:
+    """Spell what a slice's holder uses of it; null is not known, or that nobody holds it."""
+    use = None if hold is None else uses.get((hold.lease_id, hold.slice.uuid))
+    if use is None:
+        return {"used_mib": None, "busy_percent": None}
+    return {"used_mib": use.memory_mib, "busy_percent": use.busy_percent}
 
 
 def _engine(

@@ -36,30 +36,38 @@ def _host(host: Mapping[str, Any]) -> str:
         notes.append(f"silent since {host['observed_at']}: all below may have changed")
     if host["trouble"]:
         notes.append(plain(host["trouble"]))
+    if host["attribution_unavailable"]:
+        notes.append(f"whose processes run is not known: {plain(host['attribution_unavailable'])}")
     rows = [row for device in host["devices"] for row in _device(device)]
-    head = ["DEVICE", "UUID / UNIT", "MEMORY", "BUSY", "STATE"]
+    head = ["DEVICE", "UUID / UNIT", "MEMORY", "USED", "BUSY", "STATE"]
     title = f"Host {host['host_id']}" + (f" ({'; '.join(notes)})" if notes else "")
     return f"{title}\n{table(head, rows)}"
 
 
 def _device(device: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     words = Catalogue("en")
-    trouble = device["unavailable"]
-    state = "" if device["slices"] else "free"
-    if trouble:
-        state = f"unavailable: {trouble['trouble']} {plain(trouble['detail'])}".strip()
+    free = "" if device["slices"] else "free"
+    state = _unavailable(device["unavailable"]) or free
     yield [
         f"#{device['index']} {device['model']}", device["uuid"],
-        words.memory(device["memory_mib"]), _percent(device["busy_percent"]), state,
+        words.memory(device["memory_mib"]), words.memory(device["used_mib"]),
+        _percent(device["busy_percent"]), state,
     ]  # fmt: skip
     for item in device["slices"]:
         size = words.memory(item["memory_mib"])
-        yield [f"   {item['profile'] or 'slice'}", item["unit"], size, "", _slice_state(item)]
+        used = words.memory(item["used_mib"]) if item["holder"] else ""
+        busy = _percent(item["busy_percent"]) if item["holder"] else ""
+        name = f"   {item['profile'] or 'slice'}"
+        yield [name, item["unit"], size, used, busy, _slice_state(item)]
+
+
+def _unavailable(why: Mapping[str, Any] | None) -> str:
+    return "" if why is None else f"unavailable: {why['trouble']} {plain(why['detail'])}".strip()
 
 
 def _slice_state(item: Mapping[str, Any]) -> str:
     if not item["holder"]:
-        return "cordoned" if item["cordoned"] else "free"
+        return _unavailable(item["unavailable"]) or "free"
     holder, why = plain(item["holder"]), item["unknown_why"]
     if why is None:
         return holder

@@ -27,6 +27,25 @@ class Mode(StrEnum):
         return self in (Mode.MPS, Mode.TIME_SLICED)
 
 
+class Trouble(StrEnum):
+    """Why a device or slice is unavailable."""
+
+    CORDONED = "cordoned"
+    LOST = "lost"  # the hardware does not answer any more
+    SICK = "sick"  # it answers, and says that it is broken
+    FOREIGN = "foreign"  # somebody without a lease uses it
+    UNKNOWN = "unknown"  # it could not be asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unavailable:
+    """A device or slice that must not be handed out, why, and what clears it."""
+
+    trouble: Trouble
+    detail: str = ""
+    cleared_by: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUse:
     """What one process has of one device or instance, as the driver lists it.
@@ -56,6 +75,7 @@ class Instance:
     used_mib: int | None = None
     compute_slices: int | None = None
     processes: tuple[ProcessUse, ...] | None = None
+    unavailable: Unavailable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,25 +93,6 @@ class Load:
     temperature_c: int | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
-
-
-class Trouble(StrEnum):
-    """Why a device or slice is unavailable."""
-
-    CORDONED = "cordoned"
-    LOST = "lost"  # the hardware does not answer any more
-    SICK = "sick"  # it answers, and says that it is broken
-    FOREIGN = "foreign"  # somebody without a lease uses it
-    UNKNOWN = "unknown"  # it could not be asked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unavailable:
-    """A device or slice that must not be handed out, why, and what clears it."""
-
-    trouble: Trouble
-    detail: str = ""
-    cleared_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -215,11 +215,12 @@ def _pooled(
     foreign: Mapping[tuple[str, str], str],
     now: datetime,
 ) -> PooledDevice:
-    units: dict[str, Unavailable] = {
-        instance.uuid: _cordoned(cordons[instance.uuid])
-        for instance in device.instances
-        if instance.uuid in cordons
-    }
+    units: dict[str, Unavailable] = {}
+    for instance in device.instances:
+        if instance.unavailable is not None:
+            units[instance.uuid] = instance.unavailable
+        elif instance.uuid in cordons:
+            units[instance.uuid] = _cordoned(cordons[instance.uuid])
     unavailable = device.unavailable
     if unavailable is None and device.uuid in cordons:
         unavailable = _cordoned(cordons[device.uuid])

@@ -6,7 +6,7 @@ are NVML's (gpu mechanics 1.2, 1.9 and 1.10); words are for people.
 
 from dataclasses import replace
 
-from gpuspawner.domain.devices import Device, Load, Trouble, Unavailable
+from gpuspawner.domain.devices import Device, Instance, Load, Trouble, Unavailable
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Xid numbers that a user's own program causes; the GPU is fine (gpu mechanics 1.10)."""
@@ -81,6 +81,11 @@ def lost(cause: str) -> Unavailable:
     )
 
 
+def unanswered(seconds: float) -> Unavailable:
+    """Return the verdict on a GPU whose call has not come back within so many seconds."""
+    return unknown(f"The GPU does not answer within {seconds:g} s.")
+
+
 def unknown(detail: str, cleared_by: str = "a look that the GPU answers") -> Unavailable:
     """Return the verdict on a GPU that could not be asked: neither well nor sick."""
     return Unavailable(trouble=Trouble.UNKNOWN, detail=detail, cleared_by=cleared_by)
@@ -95,9 +100,15 @@ def without_readings(device: Device, why: Unavailable) -> Device:
     return replace(
         device,
         load=Load(),
-        instances=tuple(replace(instance, used_mib=None) for instance in device.instances),
+        processes=None,
+        instances=tuple(unread(instance) for instance in device.instances),
         unavailable=why,
     )
+
+
+def unread(instance: Instance) -> Instance:
+    """Return an instance as it was last known, with every reading unknown."""
+    return replace(instance, used_mib=None, processes=None)
 
 
 def _sick(detail: str, cleared_by: str) -> Unavailable:

@@ -5,28 +5,24 @@ taken: hosts without a GPU or a driver import this file too.
 """
 
 import logging
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from types import ModuleType
 from typing import Any
 
-from gpuspawner.domain.devices import (
-    Device,
-    DeviceUUID,
-    HostId,
-    HostInventory,
-    Trouble,
-    Unavailable,
-)
+from gpuspawner.domain.devices import Device, HostId, HostInventory
 from gpuspawner.gpus import health
 from gpuspawner.gpus import nvml_calls as codes
 from gpuspawner.gpus.nvml_calls import Calls
-from gpuspawner.gpus.nvml_device import read_device, refused
+from gpuspawner.gpus.nvml_gpus import GPUs, past
+from gpuspawner.gpus.nvml_threads import Worker
 
 _log = logging.getLogger(__name__)
 
-SLOW_SECONDS = 30
-"""How long the name and the power limit are good for."""
+READ_SECONDS = 1.0
+"""How long a look waits for an answer of the host, then of the lookups, and then of the GPUs."""
 REOPEN_SECONDS = 60
 """The shortest time between two NVML sessions (gpu mechanics 1.11)."""
 _REOPEN_AT_MOST_SECONDS = 480
@@ -57,92 +53,142 @@ _TROUBLE = {
 
 
 class NVMLInventory:
-    """One host's NVIDIA GPUs. All calls block, and belong into one thread.
+    """One host's NVIDIA GPUs. All calls block, for a few times ``read_seconds`` at most.
+
+    They belong into one thread; what goes to the driver runs in threads of its own, which may hang
+    there. While one does, the NVML session neither ends nor begins anew: that might hang as well.
 
     A GPU that was seen once stays in the list until this object ends: as lost while it does not
     answer, as unknown while it could not be asked. A GPU that never answered has no UUID, so it
     is no device yet; the log names its index.
+
+    Args:
+        host_id: the host whose GPUs these are.
+        read_seconds: how long to wait for calls that may hang.
 
     Attributes:
         needs_restart: whether only a new process can help, because the library in this one no
             longer fits the driver (NVML code 18; gpu mechanics 1.1).
     """
 
-    def __init__(self, host_id: HostId) -> None:
+    def __init__(self, host_id: HostId, read_seconds: float = READ_SECONDS) -> None:
         self._host_id = host_id
+        self._seconds = read_seconds
         self._nvml: ModuleType | None = None
         self._opened = False
+        self._closing = False
         self._trouble: str | None = None
         self._driver_version: str | None = None
-        self._known: dict[DeviceUUID, _Known] = {}
-        self._found: dict[int, DeviceUUID] = {}  # index to UUID, in this session only
-        self._refusals: dict[int, int] = {}  # index to NVML's code at the last try
-        self._stale = False
+        self._gpus = GPUs(host_id, read_seconds)
         self._ladder = _Ladder()
+        self._opener: Worker[_Opened] = Worker("nvml-open")
+        self._counter: Worker[tuple[Any, int | None]] = Worker("nvml-count")
+        self._closer: Worker[object] = Worker("nvml-close")
         self.needs_restart = False
 
     def look(self, now: datetime) -> HostInventory:
         """Return what is there; never raises for the hardware's sake.
 
         Args:
-            now: aware time of this look; the clock for slow readings and new sessions.
+            now: aware time of this look; the clock for slow readings, samples and new sessions.
         """
         nvml = self._session(now)
-        if nvml is None:
+        count = None if nvml is None else self._count(nvml)
+        if nvml is None or count is None:
             return self._unasked(now)
-        calls = Calls(nvml)
-        count, code = calls.call("nvmlDeviceGetCount")
-        if code is not None:
-            self._stale = True
-            self._trouble = self._explain(code, "NVML does not count the GPUs of this host")
-            return self._unasked(now)
-        self._find(calls, count)
-        devices = [self._read(nvml, known, now) for known in self._known.values()]
-        if not self._stale:
+        self._gpus.find(nvml, count)
+        devices = self._gpus.read(nvml, now)
+        if not self._gpus.stale:
             self._ladder.calm()
-        return HostInventory(
-            host_id=self._host_id,
-            observed_at=now,
-            devices=tuple(sorted(devices, key=lambda device: (device.index, device.uuid))),
-            driver_version=self._driver_version,
-        )
+        return self._inventory(now, devices)
 
     def close(self) -> None:
         """End the NVML session: it counts as a client, and a GPU with clients cannot be reset.
 
-        The next look opens a new one at once.
+        The next look opens a new one at once. While a call hangs the session goes on, and ends at
+        the first look after that.
         """
-        self._end_session()
         self._ladder = _Ladder()
+        self._closing = True
+        if self._hang:
+            return
+        if self._opener.asked:  # opened after its look had given up
+            self._opened = self._open() is None
+        self._end_session()
+
+    @property
+    def _hang(self) -> bool:
+        """Whether a call has not come back."""
+        return self._opener.busy or self._counter.busy or self._closer.busy or self._gpus.hang
 
     def _session(self, now: datetime) -> ModuleType | None:
         """Return the binding with an open session, or ``None`` and say why in ``_trouble``."""
-        if self._opened and not self._stale:
-            return self._nvml
-        if not self._ladder.due(now):
-            return self._nvml if self._opened else None
-        self._ladder.climb(now)
-        self._end_session()
-        self._trouble = self._open()
-        self._opened = self._trouble is None
-        if self._opened:
-            assert self._nvml is not None
-            self._driver_version = Calls(self._nvml).ask("nvmlSystemGetDriverVersion")
-        else:
-            _log.warning("%s", self._trouble)
+        if not self._opened or self._gpus.stale or self._closing:
+            self._renew(now)
         return self._nvml if self._opened else None
 
+    def _renew(self, now: datetime) -> None:
+        """End the session, if there is one, and open a new one, as soon as that may be tried."""
+        if self._hang:
+            if not self._opened:
+                self._fail(self._late())
+            return
+        if not self._opener.asked:
+            if not self._ladder.due(now):
+                return
+            self._end_session()
+            if self._closer.busy:
+                self._fail(self._late())
+                return
+            self._ladder.climb(now)
+        trouble = self._open()
+        self._opened = trouble is None
+        self._fail(trouble)
+
+    def _fail(self, trouble: str | None) -> None:
+        """Keep the host's trouble, or that there is none; the log has each once."""
+        if trouble is not None and trouble != self._trouble:
+            _log.warning("%s", trouble)
+        self._trouble = trouble
+
     def _open(self) -> str | None:
-        """Open a session; return a sentence when it cannot be."""
+        """Open a session; return a sentence when it cannot be, or not in time.
+
+        One that comes late is good for the next look.
+        """
         if self._nvml is None:
             try:
                 import pynvml  # noqa: TID251 - the one lazy import, see the module's docstring
             except ImportError:
                 return _PACKAGE_MISSING
             self._nvml = pynvml
-        _, code = Calls(self._nvml).call("nvmlInit")
+        if not self._opener.asked:
+            self._opener.ask(partial(_open_session, self._nvml))
+        try:
+            answer = self._opener.result(self._seconds)
+        except TimeoutError:
+            return self._late()
         self.needs_restart = False
-        return None if code is None else self._explain(code, "NVML cannot be opened")
+        if answer.code is not None:
+            return self._explain(answer.code, "NVML cannot be opened")
+        self._driver_version = answer.driver_version
+        return None
+
+    def _count(self, nvml: ModuleType) -> int | None:
+        """Return how many GPUs there are, or ``None`` and say why in ``_trouble``."""
+        if not self._counter.asked:
+            self._counter.ask(partial(Calls(nvml).call, "nvmlDeviceGetCount"))
+        try:
+            count, code = self._counter.result(self._seconds)
+        except TimeoutError:
+            self._fail(self._late())
+            return None
+        if code is not None:
+            self._gpus.stale = True
+            self._fail(self._explain(code, "NVML does not count the GPUs of this host"))
+            return None
+        self._trouble = None
+        return int(count)
 
     def _explain(self, code: int, what: str) -> str:
         """Return a sentence on a failure of the whole host, and what to do about it."""
@@ -151,83 +197,32 @@ class NVMLInventory:
             f"{what} (NVML code {code}): see what 'nvidia-smi' and the kernel's log say."
         )
 
+    def _late(self) -> str:
+        return (
+            f"The host's GPUs do not answer within {self._seconds:g} s: see what 'nvidia-smi' and "
+            "the kernel's log say."
+        )
+
     def _end_session(self) -> None:
-        """Shut NVML down and forget its handles; what it said of the GPUs is kept."""
+        """Shut NVML down and forget its handles. Never while a call hangs."""
         if self._opened:
-            Calls(self._nvml).ask("nvmlShutdown")
-        self._opened = self._stale = False
-        self._found.clear()
-        self._refusals.clear()
-        for known in self._known.values():
-            known.handle = None
-
-    def _find(self, calls: Calls, count: int) -> None:
-        """Look up the GPUs that have no handle yet, each for itself.
-
-        A GPU is known by its UUID alone: one that does not answer shifts nobody else, although
-        indexes may move between sessions (gpu mechanics 1.3).
-        """
-        self._stale = False
-        for index in range(count):
-            if index in self._found:
-                continue
-            uuid: DeviceUUID | None = None
-            handle, code = calls.call("nvmlDeviceGetHandleByIndex", index)
-            if code is None:
-                uuid, code = calls.call("nvmlDeviceGetUUID", handle)
-            if not uuid:
-                self._refuse(index, codes.NO_ANSWER if code is None else code)
-                continue
-            self._refusals.pop(index, None)
-            again = uuid in self._found.values()
-            self._found[index] = uuid
-            if again:  # one GPU under two indexes is one device
-                continue
-            before = self._known[uuid].device if uuid in self._known else self._new(uuid, index)
-            self._known[uuid] = _Known(replace(before, index=index), handle)
-
-    def _new(self, uuid: DeviceUUID, index: int) -> Device:
-        return Device(uuid=uuid, host_id=self._host_id, index=index, model="", memory_mib=None)
-
-    def _refuse(self, index: int, code: int) -> None:
-        if self._refusals.get(index) != code:
-            _log.warning("GPU at index %d cannot be looked up (NVML code %d)", index, code)
-        self._refusals[index] = code
-        self._stale = self._stale or code in codes.LOST_CODES | {codes.UNINITIALIZED}
-
-    def _read(self, nvml: ModuleType, known: "_Known", now: datetime) -> Device:
-        """Read one GPU, and remember what it said."""
-        if known.handle is None:
-            why = self._why_missing(known.device.index)
-            self._stale = self._stale or why.trouble is Trouble.LOST
-            known.device = health.without_readings(known.device, why)
-            return known.device
-        slow = _past(known.slow_read_at, now, SLOW_SECONDS)
-        read = read_device(nvml, known.handle, known.device, slow=slow)
-        if not read.answers:
-            known.slow_read_at = None  # its slow readings went with the others
-        elif slow:
-            known.slow_read_at = now
-        known.device = read.device
-        self._stale = self._stale or read.stale
-        return known.device
-
-    def _why_missing(self, index: int) -> Unavailable:
-        """Judge a known GPU that this session has no handle for.
-
-        The code is that of the lookup at the index where it was last: at worst the word is wrong,
-        never the GPU. Without a refused lookup there, it has left the bus.
-        """
-        code = self._refusals.get(index)
-        if code is None or code in codes.LOST_CODES:
-            return health.lost("not on the bus" if code is None else f"NVML code {code}")
-        return refused(code)
+            self._closer.ask(partial(Calls(self._nvml).ask, "nvmlShutdown"))
+            try:
+                self._closer.result(self._seconds)
+            except TimeoutError:
+                _log.warning("The NVML session does not end within %g s", self._seconds)
+        self._opened = self._closing = False
+        self._gpus.forget_handles()
 
     def _unasked(self, now: datetime) -> HostInventory:
         """Return the devices of the last good look, as unknown, with the host's trouble."""
         trouble = self._trouble or "The GPUs of this host could not be asked."
         why = health.unknown(trouble, "a look at the host that succeeds")
-        devices = [health.without_readings(known.device, why) for known in self._known.values()]
+        return self._inventory(now, self._gpus.unread(why), trouble)
+
+    def _inventory(
+        self, now: datetime, devices: Iterable[Device], trouble: str | None = None
+    ) -> HostInventory:
         return HostInventory(
             host_id=self._host_id,
             observed_at=now,
@@ -237,13 +232,20 @@ class NVMLInventory:
         )
 
 
-@dataclass(slots=True)
-class _Known:
-    """A GPU that answered once, and its handle in the present session, if it has one."""
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What opening a session gave: the driver's version, or the code of the failure."""
 
-    device: Device
-    handle: Any = None
-    slow_read_at: datetime | None = None
+    code: int | None
+    driver_version: str | None = None
+
+
+def _open_session(nvml: Any) -> _Opened:
+    calls = Calls(nvml)
+    _, code = calls.call("nvmlInit")
+    if code is not None:
+        return _Opened(code)
+    return _Opened(None, calls.ask("nvmlSystemGetDriverVersion"))
 
 
 @dataclass(slots=True)
@@ -254,7 +256,7 @@ class _Ladder:
     wait_seconds: int = 0
 
     def due(self, now: datetime) -> bool:
-        return _past(self.tried_at, now, self.wait_seconds)
+        return past(self.tried_at, now, self.wait_seconds)
 
     def climb(self, now: datetime) -> None:
         self.tried_at = now
@@ -263,8 +265,3 @@ class _Ladder:
 
     def calm(self) -> None:
         self.wait_seconds = REOPEN_SECONDS
-
-
-def _past(since: datetime | None, now: datetime, seconds: int) -> bool:
-    """Whether a time has passed. A clock that was set back counts as yes, or it might never."""
-    return since is None or not timedelta() <= now - since < timedelta(seconds=seconds)

@@ -6,6 +6,7 @@ bytes and milliwatts, we keep MiB and watts (NVML header).
 
 import math
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from gpuspawner.domain.devices import Device, DeviceUUID, Instance, Load, Unavailable
@@ -22,6 +23,7 @@ from gpuspawner.gpus.nvml_calls import (
     UNKNOWN,
     Calls,
 )
+from gpuspawner.gpus.nvml_processes import read_device_processes, read_instance_processes
 
 _HOLE = frozenset({NOT_FOUND, INVALID_ARGUMENT})
 _NO_VALUE = frozenset({2**32 - 1, 2**64 - 1})  # "not available" as a number (case nvtop#432)
@@ -36,33 +38,40 @@ class Reading:
 
     Attributes:
         answers: whether the GPU answered at all; else the device is as it was before.
+        sampled_us: the newest sample of a process that was counted: the next look's ``sampled_us``.
         stale: whether a new NVML session may help.
     """
 
     device: Device
+    sampled_us: int | None = None
     answers: bool = True
     stale: bool = False
 
 
-def read_device(nvml: Any, handle: Any, before: Device, *, slow: bool) -> Reading:
+def read_device(
+    nvml: Any, handle: Any, before: Device, *, now: datetime, sampled_us: int | None, slow: bool
+) -> Reading:
     """Read one GPU through its handle.
 
-    This is the whole of what is asked of one GPU in one look: whoever must bound its time bounds
-    this function.
+    This is the whole of what is asked of one GPU in one look, and it changes nothing: whoever must
+    bound its time bounds this function, and drops what it returns too late.
 
     Args:
         nvml: the binding.
         handle: a full GPU's handle, from this NVML session.
         before: the device as last observed; its identity is kept, its slow readings carried on.
+        now: aware time of this look.
+        sampled_us: what the reading before had; ``None`` at the first one of this NVML session.
         slow: also read what hardly ever changes (the name, the power limit).
     """
     calls = Calls(nvml)
     mode, mode_code = calls.call("nvmlDeviceGetMigMode", handle)
     partitioned = _partitioned(mode, mode_code)
-    total_mib, used_mib = _memory(calls, handle)
+    total_mib, used_mib, reserved_mib = _memory(calls, handle)
     instances, complete = _instances(calls, handle, before, partitioned, total_mib)
     load = Load(
         used_mib=used_mib,
+        reserved_mib=reserved_mib,
         # Not supported with MIG on, and then no number may pass for one (gpu mechanics 1.12).
         busy_percent=None if partitioned else _busy(calls, handle),
         temperature_c=_temperature(calls, handle),
@@ -72,6 +81,9 @@ def read_device(nvml: Any, handle: Any, before: Device, *, slow: bool) -> Readin
         else before.load.power_limit_w,
     )
     model = (calls.ask("nvmlDeviceGetName", handle) if slow else None) or before.model
+    processes = None
+    if not (partitioned or instances):  # with instances, each of them lists its own
+        processes, sampled_us = read_device_processes(calls, handle, sampled_us, _us(now))
     sickness = _sickness(calls, handle)
     unreachable = _unreachable(calls)
     if unreachable is not None:
@@ -85,9 +97,10 @@ def read_device(nvml: Any, handle: Any, before: Device, *, slow: bool) -> Readin
         partitioned=partitioned,
         instances=instances,
         load=load,
+        processes=processes,
         unavailable=sickness if complete else sickness or _UNREAD_LAYOUT,
     )
-    return Reading(device, stale=calls.stale)
+    return Reading(device, sampled_us, stale=calls.stale)
 
 
 _UNREAD_LAYOUT = health.unknown(
@@ -150,18 +163,19 @@ def _partitioned(mode: Any, code: int | None) -> bool | None:
     return bool(mode[0])  # the current mode; the pending one comes with the next reset
 
 
-def _memory(calls: Calls, handle: Any) -> tuple[int | None, int | None]:
-    """Return total and used memory in MiB.
+def _memory(calls: Calls, handle: Any) -> tuple[int | None, int | None, int | None]:
+    """Return total, used and reserved memory in MiB.
 
     Version 2 keeps the driver's own reserve out of ``used``; version 1 counts it in, and is only
     for drivers that lack the other (gpu mechanics 1.4).
     """
     info, code = calls.call("nvmlDeviceGetMemoryInfo", handle, _MEMORY_V2)
+    reserved_mib = None if info is None else _mib(info.reserved)
     if code in OLDER_DRIVER:
         info = calls.ask("nvmlDeviceGetMemoryInfo", handle)
     if info is None:
-        return None, None
-    return _mib(info.total) or None, _mib(info.used)
+        return None, None, None
+    return _mib(info.total) or None, _mib(info.used), reserved_mib
 
 
 def _busy(calls: Calls, handle: Any) -> int | None:
@@ -179,6 +193,10 @@ def _temperature(calls: Calls, handle: Any) -> int | None:
 
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None or milliwatts in _NO_VALUE else milliwatts / 1000
+
+
+def _us(now: datetime) -> int:
+    return int(now.timestamp() * 1_000_000)
 
 
 def _mib(size: int) -> int | None:
@@ -210,7 +228,7 @@ def _instances(
         elif code not in _HOLE:
             complete = False
     kept = {} if complete else known
-    unread = [replace(old, used_mib=None) for uuid, old in kept.items() if uuid not in found]
+    unread = [health.unread(old) for uuid, old in kept.items() if uuid not in found]
     return (*found.values(), *unread), complete
 
 
@@ -218,9 +236,10 @@ def _instance(
     calls: Calls, mig: Any, uuid: DeviceUUID, known: Instance | None, total_mib: int | None
 ) -> Instance:
     """Read one instance. Profile, size and slices never change under one UUID."""
-    memory_mib, used_mib = _memory(calls, mig)
+    memory_mib, used_mib, _ = _memory(calls, mig)
+    processes = read_instance_processes(calls, mig)
     if known is not None and known.profile and known.memory_mib and known.compute_slices:
-        return replace(known, used_mib=used_mib)
+        return replace(known, used_mib=used_mib, processes=processes)
     size = calls.ask("nvmlDeviceGetAttributes_v2", mig)
     name = calls.ask("nvmlDeviceGetName", mig) or ""
     # "NVIDIA A100-SXM4-40GB MIG 2g.10gb"; names that we never saw are the driver's right.
@@ -231,6 +250,7 @@ def _instance(
         memory_mib=memory_mib or (size and int(size.memorySizeMB)) or None,
         used_mib=used_mib,
         compute_slices=(size and size.computeInstanceSliceCount) or None,
+        processes=processes,
     )
 
 

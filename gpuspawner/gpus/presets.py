@@ -15,6 +15,7 @@ class Board:
 
     model: str  # NVML's name
     memory_mib: int
+    reserved_mib: int  # of this memory, what the driver keeps for itself: about 1.5 %
     idle_w: float
     limit_w: float
     profiles: tuple[InstanceProfile, ...] = ()
@@ -57,6 +58,7 @@ def _profiles(
 A100_40 = Board(
     model="NVIDIA A100-SXM4-40GB",
     memory_mib=40960,
+    reserved_mib=610,
     idle_w=54.0,
     limit_w=400.0,
     profiles=_profiles(5, eighth_mib=4864, quarter_mib=9856, half_mib=20096, whole_mib=40192),
@@ -64,12 +66,17 @@ A100_40 = Board(
 H100_80 = Board(
     model="NVIDIA H100 80GB HBM3",
     memory_mib=81559,
+    reserved_mib=1220,
     idle_w=72.0,
     limit_w=700.0,
     profiles=_profiles(10, eighth_mib=9856, quarter_mib=20096, half_mib=40448, whole_mib=81152),
 )
 RTX_2080_TI = Board(
-    model="NVIDIA GeForce RTX 2080 Ti", memory_mib=11264, idle_w=18.0, limit_w=260.0
+    model="NVIDIA GeForce RTX 2080 Ti",
+    memory_mib=11264,
+    reserved_mib=170,
+    idle_w=18.0,
+    limit_w=260.0,
 )
 
 PRESETS: Mapping[str, tuple[PresetDevice, ...]] = MappingProxyType(

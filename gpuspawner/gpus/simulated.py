@@ -7,27 +7,18 @@ processes see the same lab; a lab without a file keeps its state in this object.
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import EllipsisType
 
-from gpuspawner.domain.devices import (
-    Device,
-    DeviceUUID,
-    HostId,
-    HostInventory,
-    Instance,
-    Load,
-    Unavailable,
-)
-from gpuspawner.gpus import health, simulated_state
+from gpuspawner.domain.devices import DeviceUUID, HostId, HostInventory
+from gpuspawner.gpus import health, simulated_processes, simulated_state, simulated_view
 from gpuspawner.gpus.presets import DRIVER_VERSION
-from gpuspawner.gpus.simulated_lab import DeviceState, Lab, SimulatedDevice, SimulatedInstance
+from gpuspawner.gpus.simulated_lab import DeviceState, Lab, SimulatedDevice
+from gpuspawner.gpus.simulated_processes import SimulatedProcess
 from gpuspawner.gpus.simulated_state import Reading, State
-
-_INSTANCE_RESERVE_MIB = 12  # what an empty instance shows as used
 
 
 class SimulatedInventory:
@@ -67,8 +58,8 @@ class SimulatedInventory:
             self._reload()
             state, trouble = self._state, self._problem or self._state.trouble
         devices = [
-            _observe(self._lab.host_id, device, state.devices[uuid], state.loads)
-            for uuid, device in self._lab.devices.items()
+            simulated_view.observe(self._lab.host_id, device, state)
+            for device in self._lab.devices.values()
         ]
         if trouble is not None:  # as with real hardware: what was there, and nothing about it
             why = health.unknown(trouble, "a look at the host that succeeds")
@@ -149,6 +140,40 @@ class SimulatedInventory:
             loads[uuid] = {**loads.get(uuid, {}), **load}
             change(replace(self._state, loads=loads))
 
+    def run(
+        self,
+        pid: int,
+        uuid: DeviceUUID,
+        *,
+        memory_mib: Reading,
+        busy_percent: Reading | EllipsisType = ...,
+        mps: bool = False,
+    ) -> None:
+        """Let a process run on a GPU or an instance; again for the same two: in its place.
+
+        Args:
+            pid: the host's number for it. Nobody looks whether there is such a process.
+            uuid: of a GPU that is not partitioned, or of an instance.
+            memory_mib: what it uses, in MiB; ``None`` is an unknown reading.
+            busy_percent: share of time in which its kernels run, 0 to 100, ``None`` if unknown;
+                left out, 0. Only for a GPU: on an instance it is always unknown.
+            mps: whether it is a client of MPS.
+        """
+        with self._changing() as change:
+            if isinstance(busy_percent, EllipsisType):
+                busy_percent = simulated_processes.idle(uuid, self._lab.devices)
+            process = SimulatedProcess(
+                pid=pid, uuid=uuid, memory_mib=memory_mib, busy_percent=busy_percent, mps=mps
+            )
+            others = (x for x in self._state.processes if (x.pid, x.uuid) != (pid, uuid))
+            change(replace(self._state, processes=(*others, process)))
+
+    def end(self, pid: int) -> None:
+        """Let a process end on each GPU and instance where it runs, if it runs at all."""
+        with self._changing() as change:
+            left = tuple(item for item in self._state.processes if item.pid != pid)
+            change(replace(self._state, processes=left))
+
     def trouble(self, text: str | None) -> None:
         """Let the whole host be unable to ask its GPUs, with a sentence; ``None`` ends it."""
         with self._changing() as change:
@@ -164,7 +189,7 @@ class SimulatedInventory:
             state = replace(self._state, devices={**self._state.devices, uuid: after})
             if after.generation != before.generation:  # its work and its instances are gone
                 old = (item.uuid for item in device.instances(before))
-                state = simulated_state.without_loads_of(state, uuid, *old)
+                state = simulated_state.without_work_on(state, uuid, *old)
             change(state)
 
     @contextlib.contextmanager
@@ -209,71 +234,6 @@ class SimulatedInventory:
             self._problem = None
         except ValueError as error:
             self._problem = f"The state file {self._path.name} is not usable: {error}."
-
-
-def _observe(
-    host_id: HostId,
-    device: SimulatedDevice,
-    state: DeviceState,
-    loads: Mapping[DeviceUUID, Mapping[str, Reading]],
-) -> Device:
-    """Return a simulated GPU as NVML would show it."""
-    instances = tuple(
-        _observe_instance(item, loads.get(item.uuid, {})) for item in device.instances(state)
-    )
-    observed = Device(
-        uuid=device.uuid,
-        host_id=host_id,
-        index=device.index,
-        model=device.board.model,
-        memory_mib=device.board.memory_mib,
-        partitioned=state.partitioned,
-        instances=instances,
-        load=_load(device, state, instances, loads.get(device.uuid, {})),
-        unavailable=_verdict(state),
-    )
-    lost = observed.unavailable if state.lost else None
-    return health.without_readings(observed, lost) if lost is not None else observed
-
-
-def _verdict(state: DeviceState) -> Unavailable | None:
-    if state.lost:
-        return health.lost("simulated")
-    return health.from_xid(state.xid) if state.xid is not None else None
-
-
-def _observe_instance(item: SimulatedInstance, load: Mapping[str, Reading]) -> Instance:
-    return Instance(
-        uuid=item.uuid,
-        profile=item.profile.name,
-        memory_mib=item.profile.memory_mib,
-        used_mib=load.get("used_mib", _INSTANCE_RESERVE_MIB),
-        compute_slices=item.profile.compute_slices,
-    )
-
-
-def _load(
-    device: SimulatedDevice,
-    state: DeviceState,
-    instances: Sequence[Instance],
-    load: Mapping[str, Reading],
-) -> Load:
-    """Return plausible readings: a little different on each GPU, warmer with more work."""
-    seed = int(device.uuid[-4:], 16)
-    used_mib: Reading = load.get("used_mib", 1 + seed % 8)
-    busy: Reading = load.get("busy_percent", 0)
-    if state.partitioned:  # no utilisation with MIG on, memory is the sum (gpu mechanics 1.12)
-        parts = [item.used_mib for item in instances]
-        used_mib = None if None in parts else sum(part or 0 for part in parts)
-        busy = None
-    board, work = device.board, (busy or 0) / 100
-    return Load(
-        used_mib=used_mib,
-        busy_percent=busy,
-        temperature_c=29 + seed % 7 + round(40 * work),
-        power_w=round(board.idle_w + seed % 5 + (0.9 * board.limit_w - board.idle_w) * work, 1),
-        power_limit_w=board.limit_w,
-    )
 
 
 def _replace_file(path: Path, content: bytes) -> None:

@@ -5,34 +5,41 @@ JSON, so that a person can write it::
     {"trouble": "the driver is gone",
      "devices": {"GPU-…": {"lost": true, "xid": 79, "partitioned": true,
                            "layout": ["3g.20gb", "3g.20gb"], "generation": 2}},
-     "loads": {"GPU-… or MIG-…": {"used_mib": 1024, "busy_percent": 80}}}
+     "loads": {"GPU-… or MIG-…": {"used_mib": 1024, "busy_percent": 80}},
+     "processes": [{"pid": 4711, "uuid": "GPU-… or MIG-…", "memory_mib": 2048,
+                    "busy_percent": 80, "mps": false}]}
 
-All keys may be left out. ``preset`` may name the lab. A changed layout needs a generation that
-was not used before, since an instance's UUID never comes back; the inventory's methods see to it.
+All keys may be left out, but a process needs ``pid``, ``uuid`` and ``memory_mib``; null is an
+unknown reading. ``preset`` may name the lab. A changed layout needs a generation that was not used
+before, since an instance's UUID never comes back; the inventory's methods see to it. Loads win
+over what the processes add up to. A process stays until it is taken away, whatever its PID does.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, NoReturn
+from typing import Any
 
 from gpuspawner.domain.devices import DeviceUUID
+from gpuspawner.gpus import simulated_processes
 from gpuspawner.gpus.simulated_lab import DeviceState, Lab
+from gpuspawner.gpus.simulated_processes import SimulatedProcess
+from gpuspawner.gpus.simulated_sentences import in_range, known_keys, refuse
 
 Reading = int | None
 LOAD_KEYS = ("used_mib", "busy_percent")
-_TOP_KEYS = ("preset", "trouble", "devices", "loads")
+_TOP_KEYS = ("preset", "trouble", "devices", "loads", "processes")
 _DEVICE_KEYS = tuple(item.name for item in fields(DeviceState))
-_LOAD_HINT = "a number, or null for an unknown reading"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The whole state of a lab: one entry for each GPU, and the loads that somebody set."""
+    """The whole state of a lab: an entry for each GPU, loads that somebody set, and what runs."""
 
     devices: Mapping[DeviceUUID, DeviceState]
     loads: Mapping[DeviceUUID, Mapping[str, Reading]]
     trouble: str | None = None
+    processes: tuple[SimulatedProcess, ...] = ()
 
 
 def initial(lab: Lab) -> State:
@@ -48,7 +55,7 @@ def preset_of(text: str) -> str:
     """
     name = _document(text).get("preset")
     if not isinstance(name, str):
-        _refuse("the key 'preset' must name a simulated lab, such as \"four-a100\"")
+        refuse("the key 'preset' must name a simulated lab, such as \"four-a100\"")
     return name
 
 
@@ -60,15 +67,16 @@ def parse(text: str, lab: Lab) -> State:
     """
     document = _document(text)
     if document.get("preset", lab.preset_name) != lab.preset_name:
-        _refuse(f"it is for the lab {document['preset']!r}, and this one is {lab.preset_name!r}")
+        refuse(f"it is for the lab {document['preset']!r}, and this one is {lab.preset_name!r}")
     trouble = document.get("trouble")
     if not (trouble is None or (isinstance(trouble, str) and trouble)):
-        _refuse("'trouble' must be a sentence or null")
+        refuse("'trouble' must be a sentence or null")
     devices = dict(initial(lab).devices)
     for name, entry in _entries(document, "devices"):
         uuid = lab.device(name).uuid
         devices[uuid] = _device_state(name, entry, devices[uuid])
-    state = State(devices, dict(_loads(document)), trouble)
+    processes = simulated_processes.parse(document.get("processes", []), lab.devices)
+    state = State(devices, dict(_loads(document)), trouble, processes)
     check(state, lab)
     return state
 
@@ -80,9 +88,15 @@ def dump(state: State, lab: Lab) -> str:
         for uuid, device in lab.devices.items()
         if state.devices[uuid] != device.initial
     }
-    document = {"preset": lab.preset_name, "devices": devices, "loads": state.loads}
+    document: dict[str, Any] = {
+        "preset": lab.preset_name,
+        "devices": devices,
+        "loads": state.loads,
+    }
     if state.trouble:
         document["trouble"] = state.trouble
+    if state.processes:
+        document["processes"] = simulated_processes.spell(state.processes)
     return json.dumps(document, indent=2, ensure_ascii=False, default=dict) + "\n"
 
 
@@ -90,89 +104,84 @@ def check(state: State, lab: Lab) -> None:
     """Refuse what no hardware can be.
 
     Raises:
-        ValueError: layouts that do not fit, loads of unknown UUIDs, numbers out of range.
+        ValueError: layouts that do not fit, loads or processes of unknown UUIDs, numbers out of
+            range.
     """
     sizes: dict[DeviceUUID, int] = {}
     for uuid, device in lab.devices.items():
         at = state.devices[uuid]
         if at.layout != device.initial.layout and at.generation == device.initial.generation:
-            _refuse(f"{uuid}: a change of 'partitioned' or 'layout' needs an unused 'generation'")
+            refuse(f"{uuid}: a change of 'partitioned' or 'layout' needs an unused 'generation'")
         instances = {item.uuid: item.profile.memory_mib for item in device.instances(at)}
         sizes |= instances
         if not at.partitioned:
             sizes[uuid] = device.board.memory_mib
         elif uuid in state.loads:
-            _refuse(f"{uuid} is partitioned: set the loads of its instances")
+            refuse(f"{uuid} is partitioned: set the loads of its instances")
+    _check_loads(state, sizes, lab)
+    simulated_processes.check(state.processes, sizes, lab.devices)
+
+
+def _check_loads(state: State, sizes: Mapping[DeviceUUID, int], lab: Lab) -> None:
     for uuid, load in state.loads.items():
         if uuid not in sizes:
-            _refuse(f"there is no GPU or instance {uuid!r} to be loaded")
+            refuse(f"there is no GPU or instance {uuid!r} to be loaded")
         if load.get("busy_percent") is not None and uuid not in lab.devices:
-            _refuse(f"{uuid}: no hardware tells how busy one instance is")
-        _in_range(uuid, "used_mib", load.get("used_mib"), sizes[uuid])
-        _in_range(uuid, "busy_percent", load.get("busy_percent"), 100)
+            refuse(f"{uuid}: no hardware tells how busy one instance is")
+        in_range(uuid, "used_mib", load.get("used_mib"), sizes[uuid], may_be_unknown=True)
+        in_range(uuid, "busy_percent", load.get("busy_percent"), 100, may_be_unknown=True)
 
 
-def without_loads_of(state: State, *uuids: DeviceUUID) -> State:
-    """Return the state without the loads of GPUs or instances that are reset or gone."""
-    return replace(state, loads={k: v for k, v in state.loads.items() if k not in uuids})
+def without_work_on(state: State, *uuids: DeviceUUID) -> State:
+    """Return the state without what runs on GPUs or instances that are reset or gone."""
+    return replace(
+        state,
+        loads={uuid: load for uuid, load in state.loads.items() if uuid not in uuids},
+        processes=tuple(item for item in state.processes if item.uuid not in uuids),
+    )
 
 
 def _document(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except RecursionError:
-        _refuse("it is nested too deeply")
+        refuse("it is nested too deeply")
     except ValueError as error:
-        _refuse(f"it is not JSON ({error})")
+        refuse(f"it is not JSON ({error})")
     if not isinstance(document, dict):
-        _refuse("it must be one JSON object")
-    _known_keys("", document, _TOP_KEYS)
+        refuse("it must be one JSON object")
+    known_keys("", document, _TOP_KEYS)
     return document
 
 
 def _entries(document: Mapping[str, Any], key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     table = document.get(key, {})
     if not isinstance(table, dict):
-        _refuse(f"{key!r} must be an object with a UUID as each key")
+        refuse(f"{key!r} must be an object with a UUID as each key")
     for name, entry in table.items():
         if not isinstance(entry, dict):
-            _refuse(f"{key!r}: the entry of {name!r} must be an object")
+            refuse(f"{key!r}: the entry of {name!r} must be an object")
         yield name, entry
 
 
 def _device_state(name: str, entry: dict[str, Any], before: DeviceState) -> DeviceState:
-    _known_keys(name, entry, _DEVICE_KEYS)
+    known_keys(name, entry, _DEVICE_KEYS)
     for key in ("lost", "partitioned"):
         if not isinstance(entry.get(key, False), bool):
-            _refuse(f"{name}: {key!r} must be true or false")
+            refuse(f"{name}: {key!r} must be true or false")
     if entry.get("xid") is not None:
-        _in_range(name, "xid", entry["xid"], 999, least=1)
-    _in_range(name, "generation", entry.get("generation", 0), 2**31)
+        in_range(name, "xid", entry["xid"], 999, least=1)
+    in_range(name, "generation", entry.get("generation", 0), 2**31)
     layout = entry.get("layout", list(before.layout) if entry.get("partitioned", True) else [])
     if not isinstance(layout, list) or not all(isinstance(item, str) for item in layout):
-        _refuse(f"{name}: 'layout' must be a list of instance profiles")
+        refuse(f"{name}: 'layout' must be a list of instance profiles")
     return replace(before, **{**entry, "layout": tuple(layout)})
 
 
 def _loads(document: Mapping[str, Any]) -> Iterator[tuple[DeviceUUID, dict[str, Reading]]]:
     for name, entry in _entries(document, "loads"):
-        _known_keys(name, entry, LOAD_KEYS)
+        known_keys(name, entry, LOAD_KEYS)
         yield DeviceUUID(name), entry
-
-
-def _in_range(name: str, key: str, value: Any, most: int, least: int = 0) -> None:
-    if value is None and key in LOAD_KEYS:
-        return
-    if type(value) is not int or not least <= value <= most:
-        hint = f" ({_LOAD_HINT})" if key in LOAD_KEYS else ""
-        _refuse(f"{name}: {key!r} must be a whole number from {least} to {most}{hint}")
-
-
-def _known_keys(name: str, entry: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for key in entry:
-        if key not in known:
-            at = f"{name}: " if name else ""
-            _refuse(f"{at}{key!r} is not a key here; known are {', '.join(known)}")
 
 
 def _changes(state: DeviceState, before: DeviceState) -> dict[str, Any]:
@@ -181,7 +190,3 @@ def _changes(state: DeviceState, before: DeviceState) -> dict[str, Any]:
         for key in _DEVICE_KEYS
         if getattr(state, key) != getattr(before, key)
     }
-
-
-def _refuse(sentence: str) -> NoReturn:
-    raise ValueError(sentence)

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row
 
+from gpuspawner.domain.attribution import Attribution, ForeignProcess, OwnProcess, UnitUse, Use
 from gpuspawner.domain.devices import (
     Device,
     DeviceUUID,
@@ -117,7 +119,7 @@ def decode_inventory(host_id: str, observed_at: datetime, text: str) -> HostInve
 
 
 def _encode_device(device: Device) -> dict[str, Any]:
-    load, unavailable = device.load, device.unavailable
+    load = device.load
     return {
         "uuid": device.uuid,
         "index": device.index,
@@ -131,6 +133,7 @@ def _encode_device(device: Device) -> dict[str, Any]:
                 "memory_mib": item.memory_mib,
                 "used_mib": item.used_mib,
                 "compute_slices": item.compute_slices,
+                "unavailable": _encode_unavailable(item.unavailable),
             }
             for item in device.instances
         ],
@@ -142,18 +145,21 @@ def _encode_device(device: Device) -> dict[str, Any]:
             "power_w": load.power_w,
             "power_limit_w": load.power_limit_w,
         },
-        "unavailable": None
-        if unavailable is None
-        else {
-            "trouble": str(unavailable.trouble),
-            "detail": unavailable.detail,
-            "cleared_by": unavailable.cleared_by,
-        },
+        "unavailable": _encode_unavailable(device.unavailable),
+    }
+
+
+def _encode_unavailable(unavailable: Unavailable | None) -> dict[str, str] | None:
+    if unavailable is None:
+        return None
+    return {
+        "trouble": str(unavailable.trouble),
+        "detail": unavailable.detail,
+        "cleared_by": unavailable.cleared_by,
     }
 
 
 def _decode_device(host_id: str, data: Mapping[str, Any]) -> Device:
-    unavailable = data["unavailable"]
     return Device(
         uuid=DeviceUUID(data["uuid"]),
         host_id=HostId(host_id),
@@ -161,13 +167,55 @@ def _decode_device(host_id: str, data: Mapping[str, Any]) -> Device:
         model=data["model"],
         memory_mib=data["memory_mib"],
         partitioned=data["partitioned"],
-        instances=tuple(Instance(**item) for item in data["instances"]),
+        instances=tuple(_decode_instance(item) for item in data["instances"]),
         load=Load(**data["load"]),
-        unavailable=None
-        if unavailable is None
-        else Unavailable(
-            trouble=Trouble(unavailable["trouble"]),
-            detail=unavailable["detail"],
-            cleared_by=unavailable["cleared_by"],
-        ),
+        unavailable=_decode_unavailable(data["unavailable"]),
     )
+
+
+def _decode_instance(data: Mapping[str, Any]) -> Instance:
+    # What was written before instances had verdicts of their own has none.
+    return Instance(**{**data, "unavailable": _decode_unavailable(data.get("unavailable"))})
+
+
+def _decode_unavailable(data: Mapping[str, str] | None) -> Unavailable | None:
+    if data is None:
+        return None
+    return Unavailable(
+        trouble=Trouble(data["trouble"]), detail=data["detail"], cleared_by=data["cleared_by"]
+    )
+
+
+def encode_attribution(attribution: Attribution) -> str:
+    """Write whose the processes of a host were."""
+    return json.dumps(
+        {
+            "unavailable": attribution.unavailable,
+            "uses": [asdict(use) for use in attribution.uses],
+            "units": [asdict(unit) for unit in attribution.units],
+        },
+        ensure_ascii=False,
+    )
+
+
+def decode_attribution(host_id: str, observed_at: datetime, text: str) -> Attribution:
+    """Read what `encode_attribution` wrote."""
+    data = json.loads(text)
+    return Attribution(
+        host_id=HostId(host_id),
+        observed_at=observed_at,
+        uses=tuple(_decode_use(item) for item in data["uses"]),
+        units=tuple(_decode_unit(item) for item in data["units"]),
+        unavailable=data["unavailable"],
+    )
+
+
+def _decode_use(data: dict[str, Any]) -> Use:
+    processes = data.pop("processes")
+    own = None if processes is None else tuple(OwnProcess(**item) for item in processes)
+    return Use(**data, processes=own)
+
+
+def _decode_unit(data: dict[str, Any]) -> UnitUse:
+    foreign = tuple(ForeignProcess(**item) for item in data.pop("foreign"))
+    return UnitUse(**data, foreign=foreign)

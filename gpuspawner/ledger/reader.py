@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, desc, func, select, union
 
-from gpuspawner.domain.devices import DeviceUUID, HostInventory
+from gpuspawner.domain.attribution import Attribution
+from gpuspawner.domain.devices import DeviceUUID, HostId, HostInventory
 from gpuspawner.domain.leases import HOLDING, LIVE, Lease, ServerKey, State
 from gpuspawner.domain.policy import Policy
 from gpuspawner.domain.pool import Pool
@@ -16,6 +17,7 @@ from gpuspawner.domain.settlement import Waiter
 from gpuspawner.domain.slices import Hold
 from gpuspawner.ledger import tables
 from gpuspawner.ledger.encoding import (
+    decode_attribution,
     decode_hold,
     decode_inventory,
     decode_lease,
@@ -26,7 +28,12 @@ from gpuspawner.ledger.encoding import (
 
 # Made once: making a statement takes longer than running it.
 _POLICY = select(tables.pool.c.policy)
-_HOSTS = select(tables.hosts).order_by(tables.hosts.c.host_id)
+_HOSTS = select(
+    tables.hosts.c.host_id, tables.hosts.c.observed_at, tables.hosts.c.inventory
+).order_by(tables.hosts.c.host_id)
+_ATTRIBUTIONS = select(
+    tables.hosts.c.host_id, tables.hosts.c.observed_at, tables.hosts.c.attribution
+).where(tables.hosts.c.attribution.is_not(None))
 _STRAYS = select(tables.strays).order_by(tables.strays.c.name)
 _ENGINES = select(tables.engines).order_by(tables.engines.c.host_id, tables.engines.c.engine)
 _HUB_IDS = union(select(tables.leases.c.hub_id).distinct(), select(tables.pool.c.published_by))
@@ -71,6 +78,7 @@ class Decoders:
     def __init__(self) -> None:
         self.profile = lru_cache(maxsize=1024)(decode_profile)
         self.inventory = lru_cache(maxsize=64)(decode_inventory)
+        self.attribution = lru_cache(maxsize=64)(decode_attribution)
         self.policy = lru_cache(maxsize=4)(decode_policy)
 
 
@@ -93,6 +101,16 @@ class Reader:
         return tuple(
             self._decoders.inventory(row.host_id, row.observed_at, row.inventory) for row in rows
         )
+
+    def attributions(self) -> dict[HostId, Attribution]:
+        """Return whose the processes of each host were when it was observed last."""
+        rows = self._connection.execute(_ATTRIBUTIONS).all()
+        return {
+            HostId(row.host_id): self._decoders.attribution(
+                row.host_id, row.observed_at, row.attribution
+            )
+            for row in rows
+        }
 
     def cordons(self) -> dict[str, str]:
         """Return the cordoned UUIDs with the operator's notes."""

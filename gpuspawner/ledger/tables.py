@@ -81,6 +81,7 @@ hosts = Table(
     Column("host_id", String(128), primary_key=True),
     Column("observed_at", UTCDateTime, nullable=False),
     Column("inventory", Text, nullable=False),
+    Column("attribution", Text),  # whose the processes were in the same look
 )
 
 cordons = Table(

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, bindparam, case, delete, insert, select, update
 
+from gpuspawner.domain.attribution import Attribution
 from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import HOLDING, Claim, State, check_transition
 from gpuspawner.domain.policy import Policy
@@ -15,6 +16,7 @@ from gpuspawner.domain.reconciliation import EngineState, Stray
 from gpuspawner.domain.slices import Hold, slice_to_dict
 from gpuspawner.ledger import tables
 from gpuspawner.ledger.encoding import (
+    encode_attribution,
     encode_inventory,
     encode_policy,
     encode_profile,
@@ -116,11 +118,12 @@ class Writer(Reader):
         )
         return True
 
-    def save_host(self, inventory: HostInventory) -> None:
-        """Replace what is known of a host."""
+    def save_host(self, inventory: HostInventory, attribution: Attribution | None = None) -> None:
+        """Replace what is known of a host, and whose the processes on it are."""
         values = {
             "observed_at": inventory.observed_at,
             "inventory": encode_inventory(inventory),
+            "attribution": None if attribution is None else encode_attribution(attribution),
         }
         table = tables.hosts
         changed = self._connection.execute(

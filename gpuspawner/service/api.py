@@ -87,8 +87,11 @@ class MeHandler(APIHandler):
                 server=person.server,
                 admin=person.admin,
                 groups=sorted(person.groups),
-                living=[lease_body(each, own.knowledge.of(each), words) for each in own.living],
-                ended=[lease_body(each, None, words) for each in own.ended],
+                living=[
+                    lease_body(each, own.knowledge.of(each), own.uses.get(each.lease_id), words)
+                    for each in own.living
+                ],
+                ended=[lease_body(each, None, None, words) for each in own.ended],
                 profiles=profiles,
             )
         )
@@ -141,13 +144,16 @@ class LeasesHandler(APIHandler):
         user = asked.user if person.admin else person.name
         limit = min(max(asked.limit, 1), schemas.LEASES_AT_ONCE)
         states = frozenset(asked.state)
-        found, knowledge = await self.ask(
+        found, knowledge, uses = await self.ask(
             history, self.hub_id(), user, states, asked.before, limit, self.service.clock()
         )
         page = found[:limit]
         self.send(
             schemas.Leases(
-                leases=[lease_body(each, knowledge.of(each), self.words) for each in page],
+                leases=[
+                    lease_body(each, knowledge.of(each), uses.get(each.lease_id), self.words)
+                    for each in page
+                ],
                 next_before=page[-1].lease_id if len(found) > limit else None,
             )
         )

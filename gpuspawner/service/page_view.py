@@ -9,10 +9,11 @@ from urllib.parse import quote
 from babel.dates import format_timedelta
 
 from gpuspawner.catalogue import Catalogue
+from gpuspawner.domain.attribution import LeaseUse
 from gpuspawner.domain.choices import allowed_profiles
 from gpuspawner.domain.devices import HostInventory, Unavailable
 from gpuspawner.domain.knowledge import Unknown, Why
-from gpuspawner.domain.leases import Lease, State
+from gpuspawner.domain.leases import HOLDING, Lease, State
 from gpuspawner.domain.picture import DevicePicture, Shown, SlicePicture
 from gpuspawner.domain.placement import availability
 from gpuspawner.domain.pool import FRESH_FOR
@@ -54,6 +55,8 @@ class ServerView:
     url: str | None
     why: str | None = None
     unknown: str | None = None
+    used: str | None = None  # of its GPUs' memory; None where it has none yet, or no more
+    busy: str = "—"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +143,13 @@ class PageWriter:
             notices=(
                 *self._notices(seen.hosts, published=seen.policy is not None),
                 *self._silent_engines(seen),
+                *self._untold(seen),
             ),
             living=tuple(
-                self._server(each, seen.own.knowledge.of(each)) for each in seen.own.living
+                self._server(each, seen.own.knowledge.of(each), seen.own.uses.get(each.lease_id))
+                for each in seen.own.living
             ),
-            ended=tuple(self._server(each, None) for each in seen.own.ended),
+            ended=tuple(self._server(each, None, None) for each in seen.own.ended),
             free=free,
             hosts=self._hosts(seen.devices),
         )
@@ -202,7 +207,19 @@ class PageWriter:
                 host=state.host_id, time=self._duration(unknown.since),
             ))  # fmt: skip
 
-    def _server(self, lease: Lease, unknown: Unknown | None) -> ServerView:
+    def _untold(self, seen: Overview) -> Iterable[Notice]:
+        """Say to the staff where it cannot be told whose the processes on the GPUs are."""
+        if not self._asker.admin:
+            return
+        for host_id, attribution in seen.attributions.items():
+            if attribution.unavailable is not None:
+                yield Notice(kind="warning", text=self._words.text(
+                    "It cannot be told whose the processes on the GPUs of the host {host} are: "
+                    "{why}",
+                    host=host_id, why=attribution.unavailable,
+                ))  # fmt: skip
+
+    def _server(self, lease: Lease, unknown: Unknown | None, use: LeaseUse | None) -> ServerView:
         moment = lease.ended_at or lease.running_at or lease.granted_at or lease.requested_at
         if lease.state is State.ENDED:
             moment = lease.finished_at or lease.ended_at or lease.requested_at
@@ -220,7 +237,17 @@ class PageWriter:
             url=self._url(lease) if lease.state is State.RUNNING else None,
             why=None if lease.reason is None else self._words.reason(lease.reason),
             unknown=sentence,
+            used=self._used(lease, use) if lease.state in HOLDING else None,
+            busy=_percent(None if use is None else use.busy_percent),
         )
+
+    def _used(self, lease: Lease, use: LeaseUse | None) -> str:
+        """Say how much of its GPUs' memory a server uses; what is not known is a dash."""
+        used = self._words.memory(None if use is None else use.memory_mib)
+        sizes = [item.memory_mib for item in lease.slices if item.memory_mib is not None]
+        if len(sizes) < len(lease.slices):
+            return used
+        return self._words.text("{used} of {size}", used=used, size=self._words.memory(sum(sizes)))
 
     def _state(self, lease: Lease) -> tuple[str, str]:
         words = self._words
@@ -255,7 +282,7 @@ class PageWriter:
             index=f"#{device.index}" if device.index >= 0 else "—",
             memory=words.memory(device.memory_mib),
             used=words.memory(load.used_mib),
-            busy="—" if load.busy_percent is None else f"{load.busy_percent} %",
+            busy=_percent(load.busy_percent),
             temperature="—" if load.temperature_c is None else f"{load.temperature_c} °C",
             trouble=None if trouble is None else trouble_label(trouble, words),
             parts=tuple(
@@ -298,6 +325,10 @@ class PageWriter:
     def _duration(self, since: datetime) -> str:
         passed = max(self._now - since, since - since)
         return format_timedelta(passed, granularity="minute", locale=self._words.locale)
+
+
+def _percent(value: int | None) -> str:
+    return "—" if value is None else f"{value} %"
 
 
 def _steps(sizes: Sequence[int | None]) -> list[int]:

@@ -1,10 +1,12 @@
 """What the service asks the ledger, each in one consistent view. Runs in the ledger's threads."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from gpuspawner.domain.devices import HostInventory
+from gpuspawner.domain.attribution import Attribution, LeaseUse, uses_of
+from gpuspawner.domain.devices import HostId, HostInventory
 from gpuspawner.domain.knowledge import Knowledge
 from gpuspawner.domain.leases import Lease, ServerKey, State
 from gpuspawner.domain.picture import DevicePicture, Viewer, draw
@@ -18,11 +20,12 @@ LAST_ENDINGS: Final = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Own:
-    """A person's or one server's leases, and whether it is known what runs of them."""
+    """A person's or one server's leases, whether it is known what runs of them, and their use."""
 
     living: list[Lease]
     ended: list[Lease]
     knowledge: Knowledge
+    uses: Mapping[int, LeaseUse]  # of those of which it is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,7 @@ class Overview:
     hosts: tuple[HostInventory, ...]
     silent: list[EngineState]
     devices: tuple[DevicePicture, ...]
+    attributions: Mapping[HostId, Attribution]
 
 
 def overview(books: Reader, viewer: Viewer, now: datetime) -> Overview:
@@ -43,13 +47,15 @@ def overview(books: Reader, viewer: Viewer, now: datetime) -> Overview:
     pool = books.view(now)
     hosts, engines = books.hosts(), books.engine_states()
     knowledge = Knowledge(engines, hosts, now)
+    attributions = books.attributions()
     return Overview(
-        own=_own(books, living, viewer, knowledge),
+        own=_own(books, living, viewer, knowledge, uses_of(living, attributions, now)),
         pool=pool,
         policy=books.policy(),
         hosts=hosts,
         silent=[state for state in engines if knowledge.is_missed(state, living)],
         devices=draw(pool, living, viewer),
+        attributions=attributions,
     )
 
 
@@ -62,6 +68,7 @@ def of_server(books: Reader, key: ServerKey, now: datetime) -> Own:
         living=[living] if living else [],
         ended=[ended] if ended else [],
         knowledge=Knowledge(books.engine_states(), books.hosts(), now),
+        uses=uses_of([living] if living else [], books.attributions(), now),
     )
 
 
@@ -73,17 +80,24 @@ def history(
     before: int | None,
     limit: int,
     now: datetime,
-) -> tuple[list[Lease], Knowledge]:
+) -> tuple[list[Lease], Knowledge, Mapping[int, LeaseUse]]:
     """Read one page of leases, newest first; one more than ``limit`` if there are more."""
     found = books.leases(hub_id=hub_id, user=user, states=states, before=before, limit=limit + 1)
-    return found, Knowledge(books.engine_states(), books.hosts(), now)
+    knowledge = Knowledge(books.engine_states(), books.hosts(), now)
+    return found, knowledge, uses_of(found, books.attributions(), now)
 
 
 def _ended_at(lease: Lease) -> datetime:
     return lease.finished_at or lease.ended_at or lease.requested_at
 
 
-def _own(books: Reader, living: list[Lease], viewer: Viewer, knowledge: Knowledge) -> Own:
+def _own(
+    books: Reader,
+    living: list[Lease],
+    viewer: Viewer,
+    knowledge: Knowledge,
+    uses: Mapping[int, LeaseUse],
+) -> Own:
     ended = books.leases(
         hub_id=viewer.hub_id, user=viewer.user, states=frozenset({State.ENDED}), limit=20
     )
@@ -92,4 +106,5 @@ def _own(books: Reader, living: list[Lease], viewer: Viewer, knowledge: Knowledg
         living=[lease for lease in living if viewer.owns(lease.key)],
         ended=ended[:LAST_ENDINGS],
         knowledge=knowledge,
+        uses=uses,
     )

@@ -146,6 +146,31 @@ class ProfileName(Body):
     title: str
 
 
+class ProcessBody(Body):
+    """One process of a server on a GPU."""
+
+    memory_mib: int | None
+    busy_percent: int | None = Field(
+        description="The most that was sampled since the look before: the share of time in which "
+        "its kernels ran."
+    )
+    command: str = Field(description="The name of its program, cut to 15 characters.")
+    kernel_id: str | None = Field(description="The notebook's kernel that it is or that began it.")
+
+
+class UseBody(Body):
+    """What a server uses of its GPUs together."""
+
+    observed_at: Moment
+    memory_mib: int | None
+    busy_percent: int | None = Field(
+        description="Of its busiest process. Of MIG instances it is not known."
+    )
+    processes: list[ProcessBody] | None = Field(
+        description="One for each process and GPU. Null: they could not be listed."
+    )
+
+
 class LeaseBody(Body):
     """One record, from request to end."""
 
@@ -163,6 +188,9 @@ class LeaseBody(Body):
     unknown_since: Moment | None = Field(
         description="Since when it is not known whether its server runs; it stays held. Null: it "
         "is known, nothing runs yet or any more, or no agent has ever looked."
+    )
+    use: UseBody | None = Field(
+        description="What its server uses of its GPUs. Null: it is not known, or nothing is held."
     )
     slices: list[SliceBody]
     reason: ReasonBody | None
@@ -203,6 +231,7 @@ class LoadBody(Body):
     """What a device does."""
 
     used_mib: int | None
+    reserved_mib: int | None = Field(description="Kept by the driver; not counted as used.")
     busy_percent: int | None
     temperature_c: int | None
     power_w: float | None

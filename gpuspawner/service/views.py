@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from gpuspawner.catalogue import Catalogue
+from gpuspawner.domain.attribution import LeaseUse
 from gpuspawner.domain.devices import Mode, Trouble, Unavailable
 from gpuspawner.domain.knowledge import Unknown, Why
 from gpuspawner.domain.leases import Lease
@@ -22,8 +23,10 @@ from gpuspawner.domain.slices import Slice
 from gpuspawner.service import schemas
 
 
-def lease_body(lease: Lease, unknown: Unknown | None, words: Catalogue) -> schemas.LeaseBody:
-    """Return a lease as an answer, with what is not known of its server."""
+def lease_body(
+    lease: Lease, unknown: Unknown | None, use: LeaseUse | None, words: Catalogue
+) -> schemas.LeaseBody:
+    """Return a lease as an answer, with what is not known of its server, and what it uses."""
     why = lease.reason
     return schemas.LeaseBody(
         lease_id=lease.lease_id,
@@ -38,10 +41,31 @@ def lease_body(lease: Lease, unknown: Unknown | None, words: Catalogue) -> schem
         finished_at=lease.finished_at,
         ended_at=lease.ended_at,
         unknown_since=None if unknown is None else unknown.since,
+        use=None if use is None else _use_body(use),
         slices=[slice_body(item, words) for item in lease.slices],
         reason=None
         if why is None
         else schemas.ReasonBody(code=str(why.code), message=words.reason(why)),
+    )
+
+
+def _use_body(use: LeaseUse) -> schemas.UseBody:
+    processes = use.processes
+    return schemas.UseBody(
+        observed_at=use.observed_at,
+        memory_mib=use.memory_mib,
+        busy_percent=use.busy_percent,
+        processes=None
+        if processes is None
+        else [
+            schemas.ProcessBody(
+                memory_mib=each.memory_mib,
+                busy_percent=each.busy_percent,
+                command=each.command,
+                kernel_id=each.kernel_id,
+            )
+            for each in processes
+        ],
     )
 
 
@@ -121,6 +145,7 @@ def device_body(picture: DevicePicture, words: Catalogue) -> schemas.DeviceBody:
         observed_at=picture.observed_at,
         load=schemas.LoadBody(
             used_mib=load.used_mib,
+            reserved_mib=load.reserved_mib,
             busy_percent=load.busy_percent,
             temperature_c=load.temperature_c,
             power_w=load.power_w,

@@ -10,9 +10,11 @@ from typing import cast
 
 from gpuspawner.agent.agent import Agent
 from gpuspawner.agent.guard import Guard
+from gpuspawner.agent.sampler import Sampler
 from gpuspawner.broker.broker import Broker
 from gpuspawner.broker.reconcile import Reconciler
 from gpuspawner.domain.devices import HostInventory
+from gpuspawner.gpus.origins import Origins
 from gpuspawner.gpus.simulated import SimulatedInventory
 from gpuspawner.ledger.store import Ledger
 from tests.rig.processes import wait_for
@@ -78,9 +80,11 @@ class AgentWorld:
     def make(self, **seconds: float) -> Agent:
         every = {"observe_seconds": 0.01, "guard_seconds": 0.01, "reconcile_seconds": 0.05}
         guard, reconciler = cast(Guard, self.guard), cast(Reconciler, self.reconciler)
+        broker = Broker(self.ledger, "agent")
+        sampler = Sampler(broker, self.inventory, Origins(), dict)
         return Agent(
-            Broker(self.ledger, "agent"), self.inventory, guard, reconciler, self.events.watch,
-            lambda: datetime.now(UTC), **(every | seconds),
+            broker, sampler, guard, reconciler, self.events.watch, lambda: datetime.now(UTC),
+            **(every | seconds),
         )  # fmt: skip
 
     @contextmanager

@@ -17,7 +17,7 @@ from gpuspawner.ledger.store import Ledger
 from tests.rig.processes import is_alive, run_mark, wait_for
 
 AGENT = [sys.executable, "-m", "gpuspawner", "agent", "--host-id", "lab", "--guard-seconds", "0.2"]
-AGENT += ["--observe-seconds", "0.2"]
+AGENT += ["--observe-seconds", "1"]
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
 
 

@@ -54,11 +54,11 @@ def test_one_instance_is_cordoned_and_its_neighbour_is_not(run: Run, broker: Bro
     with pytest.raises(RefusedError):
         broker.request(claim("ada", SMALL_MIG), T0)
     slices = json.loads(run("status", "--json").out)["hosts"][0]["devices"][3]["slices"]
-    assert [(each["unit"], each["cordoned"]) for each in slices] == [
+    assert [(each["unit"], each["unavailable"] is not None) for each in slices] == [
         ("MIG-cc44-0", True), ("MIG-cc44-1", False),
     ]  # fmt: skip
     lines = run("status").out.splitlines()
-    assert lines[-2].split()[-1] == "cordoned"
+    assert "unavailable: cordoned" in lines[-2]
     assert lines[-1].split()[-1] == "free"
     run("uncordon", "MIG-cc44-0")
     assert broker.request(claim("ada", SMALL_MIG), T0).slices[0].uuid == "MIG-cc44-0"

@@ -8,6 +8,8 @@ import pytest
 
 from gpuspawner.broker.broker import Broker
 from gpuspawner.cli import status
+from gpuspawner.domain.attribution import Attribution, Use
+from gpuspawner.domain.devices import DeviceUUID, HostId
 from gpuspawner.domain.leases import Lease
 from gpuspawner.domain.reasons import Code, RefusedError, reason
 from tests.builders import EXITED, ML_SHARE, SMALL_MIG, T0, WHOLE, after, claim, inventory
@@ -31,20 +33,25 @@ def four(broker: Broker) -> list[Lease]:
         broker.request(claim("ben", WHOLE, "more"), after(5))
     broker.bind(made[2], "c2", after(6))
     broker.run(made[2], after(6), after(6))
+    use = Use(lease_id=made[2].lease_id, uuid=DeviceUUID("GPU-aa11"), memory_mib=1536,
+              busy_percent=60, processes=())  # fmt: skip
+    with broker.ledger.read() as books:
+        (seen,) = books.hosts()
+    broker.observe(seen, T0, Attribution(host_id=HostId("lab"), observed_at=T0, uses=(use,)))
     return made
 
 
 STATUS = """\
 Host lab (simulated, no real hardware)
-DEVICE             UUID / UNIT  MEMORY  BUSY  STATE
-#0 Tesla T4        GPU-aa11     16 GiB  0 %
-   slice           share-0      4 GiB         cho/lab
-#1 Tesla T4        GPU-aa22     —       97 %
-   slice           whole        —             ada
-#2 Tesla T4        GPU-bb33     16 GiB  0 %   unavailable: sick XID 79
-#3 A100-SXM4-40GB  GPU-cc44     40 GiB  —
-   1g.5gb          MIG-cc44-0   5 GiB         ben
-   2g.10gb         MIG-cc44-1   10 GiB        free
+DEVICE             UUID / UNIT  MEMORY  USED     BUSY  STATE
+#0 Tesla T4        GPU-aa11     16 GiB  0 MiB    0 %
+   slice           share-0      4 GiB   1.5 GiB  60 %  cho/lab
+#1 Tesla T4        GPU-aa22     —       2.9 GiB  97 %
+   slice           whole        —       —        —     ada
+#2 Tesla T4        GPU-bb33     16 GiB  0 MiB    0 %   unavailable: sick XID 79
+#3 A100-SXM4-40GB  GPU-cc44     40 GiB  —        —
+   1g.5gb          MIG-cc44-0   5 GiB   —        —     ben
+   2g.10gb         MIG-cc44-1   10 GiB                 free
 """
 
 
@@ -61,24 +68,37 @@ def test_status_for_scripts(run: Run, four: list[Lease]) -> None:
     devices = host.pop("devices")
     assert host == {
         "host_id": "lab", "observed_at": T0.isoformat(), "silent": False, "simulated": True,
-        "trouble": None,
+        "trouble": None, "attribution_unavailable": None,
     }  # fmt: skip
     assert devices[2] == {
         "uuid": "GPU-bb33", "index": 2, "model": "Tesla T4", "memory_mib": 16384, "used_mib": 0,
-        "busy_percent": 0, "partitioned": False, "modes": ["time-sliced", "whole"],
+        "reserved_mib": None, "busy_percent": 0, "partitioned": False,
+        "modes": ["time-sliced", "whole"],
         "unavailable": {"trouble": "sick", "detail": "XID 79"}, "slices": [],
     }  # fmt: skip
     # Unknown is null, and never 0.
     assert (devices[1]["memory_mib"], devices[1]["used_mib"]) == (None, 3000)
     assert (devices[3]["used_mib"], devices[3]["busy_percent"]) == (None, None)
     assert devices[3]["slices"] == [
-        {"unit": "MIG-cc44-0", "profile": "1g.5gb", "memory_mib": 5120, "cordoned": False,
+        {"unit": "MIG-cc44-0", "profile": "1g.5gb", "memory_mib": 5120, "unavailable": None,
          "lease_id": four[1].lease_id, "holder": "ben", "unknown_since": None,
-         "unknown_why": None},
-        {"unit": "MIG-cc44-1", "profile": "2g.10gb", "memory_mib": 10240, "cordoned": False,
-         "lease_id": None, "holder": None, "unknown_since": None, "unknown_why": None},
+         "unknown_why": None, "used_mib": None, "busy_percent": None},
+        {"unit": "MIG-cc44-1", "profile": "2g.10gb", "memory_mib": 10240, "unavailable": None,
+         "lease_id": None, "holder": None, "unknown_since": None, "unknown_why": None,
+         "used_mib": None, "busy_percent": None},
     ]  # fmt: skip
-    assert devices[0]["slices"][0]["holder"] == "cho/lab"
+    share = devices[0]["slices"][0]
+    assert (share["holder"], share["used_mib"], share["busy_percent"]) == ("cho/lab", 1536, 60)
+
+
+def test_status_says_where_attribution_is_not_available(run: Run, broker: Broker) -> None:
+    broker.observe(inventory(), T0, Attribution(
+        host_id=HostId("lab"), observed_at=T0, unavailable="It sees its own container only.",
+    ))  # fmt: skip
+    assert json.loads(run("status", "--json").out)["hosts"][0]["attribution_unavailable"] == (
+        "It sees its own container only."
+    )
+    assert "whose processes run is not known: It sees its own container only." in run("status").out
 
 
 def test_a_silent_host_is_told_from_an_idle_one(

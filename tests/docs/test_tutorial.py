@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from gpuspawner.catalogue import Catalogue
+from gpuspawner.domain.attribution import uses_of
 from gpuspawner.domain.leases import Lease
 from gpuspawner.ledger.store import Ledger
 from tests.docs.pages import ROOT, blocks, commands, says
@@ -49,6 +51,7 @@ def test_the_tutorial(make_hub: Callable[..., HubProcess], tmp_path: Path) -> No
         lease = newest(ledger)
         check_steps(steps.text, lease)
         check_notebook(lease)
+        wait_for("the agent to say what it uses", lambda: is_used(ledger, lease))
         session.run(status)
 
         answer = hub.start_server("ben", options={"profile": "whole"})
@@ -68,6 +71,11 @@ def test_the_tutorial(make_hub: Callable[..., HubProcess], tmp_path: Path) -> No
 def reports(ledger: Ledger) -> bool:
     with ledger.read() as books:
         return bool(books.hosts())
+
+
+def is_used(ledger: Ledger, lease: Lease) -> bool:
+    with ledger.read() as books:
+        return lease.lease_id in uses_of([lease], books.attributions(), datetime.now(UTC))
 
 
 def newest(ledger: Ledger, user: str = "ada") -> Lease:

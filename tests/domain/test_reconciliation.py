@@ -81,7 +81,7 @@ def test_what_is_foreign_is_shown_if_it_uses_a_device_and_never_touched(
         assert verdict(it, known, OURS) is expected
 
 
-@pytest.mark.parametrize("state", HOLDING)
+@pytest.mark.parametrize("state", sorted(HOLDING))
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_container_of_a_living_lease_is_kept_unless_the_lease_has_another(
     state: State, runs: bool

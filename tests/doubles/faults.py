@@ -74,11 +74,11 @@ class Fault:
             if not re.search(self.path, path):
                 return False
             self.count += 1
-        self.came.set()
         return True
 
     def hold(self) -> None:
-        """Wait as long as this fault holds a request."""
+        """Wait as long as this fault holds a request, which has come wholly by now."""
+        self.came.set()
         if self.hang or self.delay:
             self._lifted.wait(None if self.hang else self.delay)
 

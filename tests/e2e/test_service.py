@@ -23,14 +23,15 @@ def needs_browser() -> None:
 @contextmanager
 def seen_by(desk: Desk, user: str = "ada", *, dark: bool = False, **settings: Any):
     """A person's browser on the page; whatever it complains about fails the test."""
-    with open_page(**settings) as page:
+    with open_page(**settings) as hub_page:
+        log_in(hub_page, desk.hub.url, user)
+        page = hub_page.context.new_page()
+        hub_page.close()  # the hub's own pages are not ours, nor what they say late
         complaints: list[str] = []
         page.on("console", lambda message: complaints.append(message.text))
         page.on("requestfailed", lambda request: complaints.append(request.url))
         if dark:
             page.emulate_media(color_scheme="dark")
-        log_in(page, desk.hub.url, user)
-        complaints.clear()  # the hub's own pages are not ours
         visit(page, desk.page_url)
         expect(page.get_by_role("heading", level=2).first).to_be_visible()
         yield page

@@ -1,6 +1,7 @@
 import importlib.util
 import os
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from gpuspawner.domain.devices import HostId
 from gpuspawner.gpus.nvml import NVMLInventory
 
 _DOUBLE = Path(__file__).parents[1] / "doubles" / "nvml" / "double.py"
+PATIENCE_SECONDS = 60  # a look's deadline where nothing hangs, however busy the machine is
 START = datetime(2026, 9, 1, 8, 0, tzinfo=UTC)
 
 
@@ -43,25 +45,34 @@ def old_nvml_library(tmp_path_factory):
     return _built(tmp_path_factory, "-DOLD_DRIVER")
 
 
-@pytest.fixture
-def double(nvml_library, tmp_path, monkeypatch):
-    made = nvml_double.Double(nvml_library, tmp_path / "state")
+def nvml_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("nvml-")]
+
+
+def _installed(library, tmp_path, monkeypatch):
+    made = nvml_double.Double(library, tmp_path / "state")
     made.install(monkeypatch)
     made.replace(nvml_double.lab())
-    return made
+    yield made
+    made.replace({})  # whatever hangs comes back, and must not meet the next test's double
+    for thread in nvml_threads():
+        thread.join(PATIENCE_SECONDS)
+    assert nvml_threads() == []
+
+
+@pytest.fixture
+def double(nvml_library, tmp_path, monkeypatch):
+    yield from _installed(nvml_library, tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def old_double(old_nvml_library, tmp_path, monkeypatch):
-    made = nvml_double.Double(old_nvml_library, tmp_path / "state")
-    made.install(monkeypatch)
-    made.replace(nvml_double.lab())
-    return made
+    yield from _installed(old_nvml_library, tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def inventory(double):
-    made = NVMLInventory(HostId("host-a"))
+    made = NVMLInventory(HostId("host-a"), PATIENCE_SECONDS)
     yield made
     made.close()
 
@@ -70,3 +81,9 @@ def inventory(double):
 def at():
     """A time so many seconds after the start of the test's clock."""
     return lambda seconds=0: START + timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def us(at):
+    """Microseconds of the test's clock, so many seconds after its start."""
+    return lambda seconds=0.0: int(at(seconds).timestamp() * 1_000_000)

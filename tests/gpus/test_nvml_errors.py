@@ -9,7 +9,7 @@ import nvml_double
 import pytest
 
 import gpuspawner.gpus
-from gpuspawner.domain.devices import HostId, HostInventory, Load, Trouble
+from gpuspawner.domain.devices import HostId, HostInventory, Load, ProcessUse, Trouble
 from gpuspawner.gpus.nvml import NVMLInventory
 
 CODES = (*range(1, 31), 999)
@@ -41,13 +41,16 @@ def unknown(*names):
 
 def memory_v2(code, before):
     if code in OLDER:  # version 1 counts the driver's reserve in
-        return {"used_mib": before.load.used_mib + 600}
-    return {"memory_mib": None, "used_mib": None}
+        return {"used_mib": before.load.used_mib + 600, "reserved_mib": None}
+    return {"memory_mib": None, "used_mib": None, "reserved_mib": None}
 
 
 def mig_mode(code, before):
     if code == 3:  # the one code that means "off"
-        return {"partitioned": False, "instances": ()}
+        found = {"partitioned": False, "instances": ()}
+        if before.partitioned:
+            found["processes"] = (ProcessUse(pid=1001, memory_mib=91),)
+        return found
     return {"partitioned": None}
 
 
@@ -78,6 +81,28 @@ def of_instance(**unknown_fields):
 def instance_memory(code, before):
     # The size is known from the attributes as well; an instance has no reserve.
     return {} if code in OLDER else of_instance(used_mib=None)(code, before)
+
+
+def no_list(code, before):
+    return {"processes": None}
+
+
+def no_further_list(code, before):
+    return {} if code in (3, 13) else {"processes": None}
+
+
+def nobody_sampled(code, before):
+    if code == 6:  # nobody was busy
+        return {}
+    return {"processes": tuple(replace(item, busy_percent=None) for item in before.processes)}
+
+
+def instance_list(code, before):
+    return of_instance(processes=None)(code, before)
+
+
+def instance_further_list(code, before):
+    return {} if code in (3, 13) else instance_list(code, before)
 
 
 def nothing(code, before):
@@ -114,6 +139,21 @@ DEVICE_ROWS = {
         ("nvmlDeviceGetMigMode", "0", mig_mode),
         ("nvmlDeviceGetMigMode", "1", mig_mode),
     ],
+    "nvmlDeviceGetComputeRunningProcesses": [
+        ("nvmlDeviceGetComputeRunningProcesses_v3", "0", no_list),
+        ("nvmlDeviceGetComputeRunningProcesses_v3", "1.mig.2", instance_list),
+    ],
+    "nvmlDeviceGetGraphicsRunningProcesses": [
+        ("nvmlDeviceGetGraphicsRunningProcesses_v3", "0", no_further_list),
+        ("nvmlDeviceGetGraphicsRunningProcesses_v3", "1.mig.2", instance_further_list),
+    ],
+    "nvmlDeviceGetMPSComputeRunningProcesses": [
+        ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "0", no_further_list),
+        ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "1.mig.2", instance_further_list),
+    ],
+    "nvmlDeviceGetProcessUtilization": [
+        ("nvmlDeviceGetProcessUtilization", "0", nobody_sampled),
+    ],
     "nvmlDeviceGetMaxMigDeviceCount": [("nvmlDeviceGetMaxMigDeviceCount", "1", instances_unread)],
     "nvmlDeviceGetMigDeviceHandleByIndex": [
         ("nvmlDeviceGetMigDeviceHandleByIndex", "1", slots),
@@ -135,7 +175,7 @@ ROWS = [row for rows in DEVICE_ROWS.values() for row in rows]
 
 
 def fresh_look(at):
-    inventory = NVMLInventory(HostId("host-a"))
+    inventory = NVMLInventory(HostId("host-a"), 60)
     try:
         return inventory.look(at())
     finally:
@@ -166,7 +206,7 @@ def test_a_failing_call_costs_one_reading(double, at, symbol, where, expect):
         why = changed.pop("unavailable", None)
         if reached and code == LOST:
             assert why.trouble is Trouble.LOST
-            assert devices[target].load == Load()
+            assert (devices[target].load, devices[target].processes) == (Load(), None)
             continue
         expected = expect(code, healthy[target])
         verdict = expected.pop("unavailable", None)
@@ -256,7 +296,7 @@ def test_all_optional_readings_missing_leave_a_usable_gpu(double, at):
                  "EnforcedPowerLimit", "RemappedRows", "FieldValues"):  # fmt: skip
         double[f"fail.nvmlDeviceGet{name}"] = 3
     device = fresh_look(at).devices[0]
-    assert device.load == Load(used_mib=100)
+    assert device.load == Load(used_mib=100, reserved_mib=600)
     assert (device.memory_mib, device.unavailable) == (40960, None)
 
 

@@ -7,7 +7,7 @@ import sys
 import nvml_double
 import pytest
 
-from gpuspawner.domain.devices import HostId, Instance, Load, Trouble
+from gpuspawner.domain.devices import HostId, Instance, Load, ProcessUse, Trouble
 from gpuspawner.gpus.nvml import NVMLInventory
 
 
@@ -28,21 +28,27 @@ def test_a_look_reads_every_gpu(inventory, at):
     first = seen.devices[0]
     assert (first.model, first.memory_mib) == ("NVIDIA A100-SXM4-40GB", 40960)
     assert first.load == Load(  # used without the driver's 600 MiB of reserve
-        used_mib=100, busy_percent=10, temperature_c=40, power_w=60.5, power_limit_w=400.0
+        used_mib=100,
+        reserved_mib=600,
+        busy_percent=10,
+        temperature_c=40,
+        power_w=60.5,
+        power_limit_w=400.0,
     )
+    assert first.processes == (ProcessUse(pid=1000, memory_mib=90, busy_percent=0),)
     assert all(device.unavailable is None for device in seen.devices)
 
 
 def test_instances_are_found_behind_holes_with_both_kinds_of_uuid(inventory, at):
     device = by_uuid(inventory.look(at()))["GPU-1"]
 
-    assert device.instances == (
-        Instance(uuid="MIG-a", profile="2g.10gb", memory_mib=9856, used_mib=20, compute_slices=2),
+    assert device.instances == tuple(
         Instance(
-            uuid="MIG-GPU-1/3/0", profile="2g.10gb", memory_mib=9856, used_mib=22, compute_slices=2
-        ),
-        Instance(uuid="MIG-c", profile="2g.10gb", memory_mib=9856, used_mib=25, compute_slices=2),
-    )
+            uuid=uuid, profile="2g.10gb", memory_mib=9856, used_mib=20 + slot, compute_slices=2,
+            processes=(ProcessUse(pid=2000 + slot, memory_mib=10 + slot),),
+        )
+        for slot, uuid in ((0, "MIG-a"), (2, "MIG-GPU-1/3/0"), (5, "MIG-c"))
+    )  # fmt: skip
     assert device.load.busy_percent is None
     assert device.load.temperature_c == 41
 
@@ -99,12 +105,13 @@ def test_a_new_layout_in_the_same_slots_is_seen_at_the_next_look(double, invento
 
 
 def test_an_old_driver_is_read_by_the_older_calls(old_double, at):
-    inventory = NVMLInventory(HostId("host-a"))
+    inventory = NVMLInventory(HostId("host-a"), 60)
     device = inventory.look(at()).devices[0]
     inventory.close()
 
     assert device.memory_mib == 40960
     assert device.load.used_mib == 700  # the older call counts the driver's 600 MiB in
+    assert device.load.reserved_mib is None
     assert device.load.temperature_c == 40
     assert device.unavailable is None  # no word on row remapping is no sickness
 
@@ -116,7 +123,7 @@ def test_what_wsl_does_not_know_is_unknown_and_not_lost(double, inventory, at):
 
     device = by_uuid(inventory.look(at()))["GPU-0"]
 
-    assert device.load == Load(used_mib=100, temperature_c=40)
+    assert device.load == Load(used_mib=100, reserved_mib=600, temperature_c=40)
     assert device.partitioned is None  # and so it is not handed out as a whole
     assert device.unavailable is None
 
@@ -125,13 +132,14 @@ def test_what_wsl_does_not_know_is_unknown_and_not_lost(double, inventory, at):
     ("key", "field"),
     [
         ("used", "used_mib"),
+        ("reserved", "reserved_mib"),
         ("power", "power_w"),
         ("temp", "temperature_c"),
         ("limit", "power_limit_w"),
     ],
 )
 def test_a_number_that_stands_for_not_available_is_unknown(double, inventory, at, key, field):
-    double[f"gpu.0.{key}"] = 2**64 - 1 if key == "used" else 2**32 - 1
+    double[f"gpu.0.{key}"] = 2**64 - 1 if key in ("used", "reserved") else 2**32 - 1
     double["fail.nvmlDeviceGetTemperatureV.0"] = 13  # the older call has unsigned degrees
     assert getattr(by_uuid(inventory.look(at()))["GPU-0"].load, field) is None
 
@@ -234,7 +242,7 @@ def test_a_process_of_its_own_finds_the_library_by_its_name(double):
     script = (
         "import json; from datetime import UTC, datetime\n"
         "from gpuspawner.gpus.nvml import NVMLInventory\n"
-        "i = NVMLInventory('h'); seen = i.look(datetime.now(UTC)); i.close()\n"
+        "i = NVMLInventory('h', 60); seen = i.look(datetime.now(UTC)); i.close()\n"
         "print(json.dumps([seen.trouble, [(d.uuid, d.load.used_mib) for d in seen.devices]]))"
     )
     environment = {

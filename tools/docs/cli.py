@@ -91,8 +91,8 @@ def _value(action: argparse.Action) -> str:
 def _default(action: argparse.Action) -> str:
     if action.dest == "host_id":
         return "the machine's name"
-    if action.dest in ("simulate", "simulation_file"):
-        return f"`GPUSPAWNER_{'SIMULATE' if action.dest == 'simulate' else 'SIMULATION_FILE'}`"
+    if action.dest in ("simulate", "simulation_file", "proc"):
+        return f"`GPUSPAWNER_{action.dest.upper()}`"
     if action.default in (None, False, "", []) or action.nargs == 0 or not action.option_strings:
         return ""
     return code(action.default)

@@ -47,6 +47,7 @@ _COLUMNS: Final = {
     "hosts.host_id": "the host's name",
     "hosts.observed_at": "when the agent looked",
     "hosts.inventory": "devices, instances, load and trouble, as JSON",
+    "hosts.attribution": "whose the processes on its devices were in the same look, as JSON",
     "cordons.target_uuid": "a device's or an instance's UUID",
     "cordons.note": "why, in the operator's words",
     "cordons.actor": "who",

@@ -21,7 +21,8 @@ def build(directory: Path, *flags: str) -> Path:
     """Compile the double into a directory of its own, fit for LD_LIBRARY_PATH."""
     library = directory / SONAME
     command = [compiler() or "gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror",
-               f"-Wl,-soname,{SONAME}", *flags, "-o", str(library), str(SOURCE)]  # fmt: skip
+               "-pthread", f"-Wl,-soname,{SONAME}", *flags,
+               "-o", str(library), str(SOURCE)]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     return library
 
@@ -68,16 +69,20 @@ class Double(MutableMapping[str, object]):
         self._write()
 
     def _write(self) -> None:
-        self.state.write_text("".join(f"{key}={value}\n" for key, value in self._lines.items()))
+        # Replaced as a whole: a call that hangs reads it again and again.
+        fresh = self.state.with_suffix(".new")
+        fresh.write_text("".join(f"{key}={value}\n" for key, value in self._lines.items()))
+        fresh.replace(self.state)
 
 
 def gpu(index: int, **more: object) -> dict[str, object]:
-    """An A100 in good health."""
+    """An A100 in good health, with one process that does nothing."""
     values = {
         "uuid": f"GPU-{index}", "name": "NVIDIA A100-SXM4-40GB", "total": 40 * GIB,
         "reserved": 600 * MIB, "used": (100 + index) * MIB, "util": 10 + index, "temp": 40 + index,
         "power": 60500 + index, "limit": 400000, "mig": 0, "remapped": "0,0,0,0", "field.230": 0,
-        "field.31": 0,
+        "field.31": 0, "processes": f"{1000 + index}:{(90 + index) * MIB}", "graphics": "",
+        "mps": "", "samples": "",
     } | more  # fmt: skip
     return {f"gpu.{index}.{key}": value for key, value in values.items()}
 
@@ -87,6 +92,7 @@ def instance(gpu_index: int, slot: int, uuid: str, **more: object) -> dict[str, 
     values = {
         "uuid": uuid, "name": "NVIDIA A100-SXM4-40GB MIG 2g.10gb", "total": 9856 * MIB,
         "reserved": 0, "used": (20 + slot) * MIB, "gi": 2, "ci": 2, "memory_mb": 9856,
+        "processes": f"{2000 + slot}:{(10 + slot) * MIB}", "graphics": "", "mps": "",
     } | more  # fmt: skip
     return {f"gpu.{gpu_index}.mig.{slot}.{key}": value for key, value in values.items()}
 

@@ -1,7 +1,8 @@
 /* A stand-in for NVIDIA's management library, so that the real binding can be tested without a
  * GPU. It plays the part of NVML that gpuspawner calls, with the traps that the real one has:
  * memory versions, holes among MIG devices, handles that go stale, GPUs that are lost, drivers
- * that lack a symbol (-DOLD_DRIVER), and any error code from any call.
+ * that lack a symbol (-DOLD_DRIVER), lists of processes that come in two steps, samples of who was
+ * busy with rubbish among them, calls that hang, and any error code from any call.
  *
  * Driven by the file that NVML_DOUBLE_STATE names, read anew at each call: lines "key=value".
  *
@@ -11,6 +12,15 @@
  *                                    .power .limit (mW) .mig .slots .lookup .lost (a code)
  *                                    .remapped=0,0,1,0 .field.230=1
  *   gpu.0.mig.2.uuid=MIG-...         also .name .total .reserved .used .gi .ci .memory_mb
+ *   gpu.0.processes=4711:1048576,4712:-   PIDs and their bytes ("-": not available), also .graphics
+ *                                    and .mps, and the same of gpu.0.mig.2
+ *   gpu.0.samples=4711:1800000000000000:55   PIDs, microseconds and percent
+ *   gpu.0.ring=1                     all samples come, not only those newer than asked for
+ *   gpu.0.probe=0                    the code that answers the question for the number of samples
+ *   gpu.0.grows.processes=1          so often this list, or "samples", is longer than it was when
+ *                                    its length was asked for
+ *   hang.nvmlDeviceGetName.0=30      this call blocks for so many seconds, for one GPU or instance
+ *   hang.nvmlShutdown=30             or for the host; it goes on at once when the line goes
  *   fail.nvmlDeviceGetName=4         this call fails everywhere, or for one GPU or instance:
  *   fail.nvmlDeviceGetName.0=4       fail.nvmlDeviceGetName.0.mig.2=4
  *
@@ -24,10 +34,10 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICI
 enum { MAX_GPUS = 16, MAX_SLOTS = 16 };
 typedef void *Handle;
 
-static int sessions, session_number;
+static int sessions, session_number, grown;
 
 /* A new test starts as a new process would. */
-void nvmlDoubleReset(void) { memset(counters, 0, sizeof counters); sessions = 0; }
+void nvmlDoubleReset(void) { memset(counters, 0, sizeof counters); sessions = grown = 0; }
 
 /* ---- handles: session, GPU, MIG slot + 1, and a mark so that none is NULL ---- */
 
@@ -49,6 +59,8 @@ static const char *scope(char *out, Handle h) {
 static int enter(const char *name, Handle h) {
     char at[VALUE], value[VALUE];
     count(name);
+    snprintf(value, sizeof value, ".%s", scope(at, h));
+    hang(name, value);
     if (!sessions) return UNINITIALIZED;
     if (text(value, "fail.%s", name) || text(value, "fail.%s.%s", name, scope(at, h)))
         return atoi(value);
@@ -61,6 +73,7 @@ static int enter(const char *name, Handle h) {
 static int enter_host(const char *name, int with_session) {
     char value[VALUE];
     count(name);
+    hang(name, "");
     if (with_session && !sessions) return UNINITIALIZED;
     return text(value, "fail.%s", name) ? atoi(value) : OK;
 }
@@ -134,6 +147,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle *out) {
     char value[VALUE];
     int code = enter_host(__func__, 1);
     if (code) return code;
+    snprintf(value, sizeof value, ".%u", index);
+    hang(__func__, value);
     if (text(value, "fail.%s.%u", __func__, index)) return atoi(value);
     if (!text(value, "gpu.%u.uuid", index)) return INVALID_ARGUMENT;
     if (text(value, "gpu.%u.lookup", index) || text(value, "gpu.%u.lost", index))
@@ -288,3 +303,5 @@ int nvmlDeviceGetAttributes_v2(Handle h, Attributes *out) {
     out->multiprocessors = 14 * out->ci_slices;
     return code;
 }
+
+#include "double_processes.h"

@@ -1,0 +1,346 @@
+"""Attribution: whose is what runs on the devices of a host.
+
+A process that the driver lists runs in a container, and that belongs to a lease, or to nobody that
+the books know. What cannot be told is unknown: neither nobody's, nor zero, nor divided among those
+who are there (gpu mechanics 1.4, 1.6, 2 and rules 7 to 14).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gpuspawner.domain.devices import Device, DeviceUUID, HostId, HostInventory, ProcessUse
+from gpuspawner.domain.leases import HOLDING, Lease
+from gpuspawner.domain.pool import FRESH_FOR
+
+_MPS_SERVER = "nvidia-cuda-mps"  # as much of its name as the kernel keeps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What the kernel says of a process.
+
+    Attributes:
+        pid: the host's number for it.
+        started: ticks from the boot to its start: with the number it names a process for good.
+        container_ids: 64-digit names in its control group, the outermost first; only some of them
+            need be containers.
+        command: the name of its program, cut to 15 characters.
+        kernel_id: the notebook's kernel that it is, or that started it.
+    """
+
+    pid: int
+    started: int
+    container_ids: tuple[str, ...] = ()
+    command: str = ""
+    kernel_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnProcess:
+    """One process of a lease on one device or instance."""
+
+    pid: int
+    memory_mib: int | None
+    busy_percent: int | None
+    command: str = ""
+    kernel_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignProcess:
+    """A process that belongs to no lease of the device that it is on.
+
+    ``container`` is the name, or the beginning of the id, of the container that it runs in.
+    """
+
+    pid: int
+    memory_mib: int | None
+    command: str = ""
+    container: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What one lease has of one device or instance; a reading that is None is unknown."""
+
+    lease_id: int
+    uuid: DeviceUUID
+    memory_mib: int | None
+    busy_percent: int | None
+    processes: tuple[OwnProcess, ...] | None = None  # None: they could not be listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitUse:
+    """How the memory of one device or instance adds up.
+
+    ``leases_mib + foreign_mib + overhead_mib + other_mib`` is what is used, beside the driver's
+    reserve: ``overhead_mib`` is of servers that serve several people, ``other_mib`` what no process
+    accounts for. The lists and the total are read one after the other, so that the parts may come
+    out as more than the total; ``other_mib`` is 0 then.
+    """
+
+    uuid: DeviceUUID
+    used_mib: int | None
+    leases_mib: int | None = None
+    foreign_mib: int | None = None
+    overhead_mib: int | None = None
+    other_mib: int | None = None
+    foreign: tuple[ForeignProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """What runs on a host and whose it is, at one moment.
+
+    ``unavailable`` says why it cannot be told here whose a process is; None is that it can.
+    """
+
+    host_id: HostId
+    observed_at: datetime
+    uses: tuple[Use, ...] = ()
+    units: tuple[UnitUse, ...] = ()
+    unavailable: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseUse:
+    """What a lease has of all its devices together; a reading that is None is unknown."""
+
+    observed_at: datetime
+    memory_mib: int | None
+    busy_percent: int | None
+    processes: tuple[OwnProcess, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A device that is not partitioned, or an instance."""
+
+    uuid: DeviceUUID
+    used_mib: int | None
+    busy_percent: int | None
+    processes: tuple[ProcessUse, ...] | None
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """The processes of one unit by whose they are."""
+
+    own: dict[int, list[OwnProcess]] = field(default_factory=dict)
+    foreign: list[ForeignProcess] = field(default_factory=list)
+    overhead: list[ProcessUse] = field(default_factory=list)
+    untold: list[ProcessUse] = field(default_factory=list)  # ended before the kernel was asked
+    hides_clients: bool = False
+
+
+def attribute(
+    inventory: HostInventory,
+    origins: Mapping[int, Origin],
+    leases: Iterable[Lease],
+    containers: Mapping[str, str],
+    *,
+    unavailable: str | None = None,
+) -> Attribution:
+    """Say whose every process is that an inventory lists.
+
+    Args:
+        inventory: one look at a host.
+        origins: what the kernel says of its processes; one that ended meanwhile is not there.
+        leases: the living ones; those that hold nothing on this host do no harm.
+        containers: other containers of the host by id, with their names.
+        unavailable: why the kernel could not be asked of any process; None if it could.
+    """
+    tenants = {lease.run_id: lease for lease in leases if lease.run_id}
+    uses: list[Use] = []
+    units: list[UnitUse] = []
+    for unit in _units(inventory.devices):
+        here = [each for each in tenants.values() if _holds(each, unit.uuid)]
+        if unit.processes is None or (unavailable and unit.processes):
+            uses += [_unknown_use(lease.lease_id, unit.uuid) for lease in here]
+            units.append(UnitUse(uuid=unit.uuid, used_mib=unit.used_mib))
+            continue
+        found = _sort(unit, unit.processes, origins, tenants, containers)
+        shared = _accounted(unit, found)
+        units.append(shared)
+        uses += [_use(lease, unit, found, shared) for lease in here]
+    return Attribution(
+        host_id=inventory.host_id,
+        observed_at=inventory.observed_at,
+        uses=tuple(uses),
+        units=tuple(units),
+        unavailable=unavailable,
+    )
+
+
+def fresh_uses(
+    attributions: Mapping[HostId, Attribution], now: datetime
+) -> dict[tuple[int, DeviceUUID], Use]:
+    """Return what is known now of each lease on each device or instance."""
+    return {
+        (use.lease_id, use.uuid): use
+        for attribution in attributions.values()
+        if now - attribution.observed_at <= FRESH_FOR
+        for use in attribution.uses
+    }
+
+
+def uses_of(
+    leases: Iterable[Lease], attributions: Mapping[HostId, Attribution], now: datetime
+) -> dict[int, LeaseUse]:
+    """Return what each lease has of its devices; of those that are left out nothing is known."""
+    fresh = fresh_uses(attributions, now)
+    observed_at = {host_id: each.observed_at for host_id, each in attributions.items()}
+    found = {lease.lease_id: _use_of(lease, fresh, observed_at) for lease in leases}
+    return {lease_id: use for lease_id, use in found.items() if use is not None}
+
+
+def _use_of(
+    lease: Lease,
+    fresh: Mapping[tuple[int, DeviceUUID], Use],
+    observed_at: Mapping[HostId, datetime],
+) -> LeaseUse | None:
+    if not lease.slices or lease.state not in HOLDING:
+        return None
+    found: list[Use] = []
+    for item in lease.slices:
+        use = fresh.get((lease.lease_id, item.uuid))
+        if use is None:
+            return None
+        found.append(use)
+    lists = [use.processes for use in found]
+    known = [each for each in lists if each is not None]
+    return LeaseUse(
+        observed_at=min(observed_at[item.host_id] for item in lease.slices),
+        memory_mib=_sum(use.memory_mib for use in found),
+        busy_percent=_most(use.busy_percent for use in found),
+        processes=None if len(known) < len(lists) else tuple(x for each in known for x in each),
+    )
+
+
+def _units(devices: Sequence[Device]) -> Iterable[_Unit]:
+    for device in devices:
+        if not device.partitioned:
+            load = device.load
+            yield _Unit(device.uuid, load.used_mib, load.busy_percent, device.processes)
+        for instance in device.instances:
+            yield _Unit(instance.uuid, instance.used_mib, None, instance.processes)
+
+
+def _holds(lease: Lease, uuid: DeviceUUID) -> bool:
+    return any(item.uuid == uuid for item in lease.slices)
+
+
+def _sort(
+    unit: _Unit,
+    processes: Sequence[ProcessUse],
+    origins: Mapping[int, Origin],
+    tenants: Mapping[str, Lease],
+    containers: Mapping[str, str],
+) -> _Sorted:
+    found = _Sorted()
+    clients = False
+    for process in processes:
+        clients = clients or process.mps_client
+        origin = origins.get(process.pid)
+        if origin is None:
+            found.untold.append(process)
+        elif origin.command.startswith(_MPS_SERVER):
+            found.overhead.append(process)
+        else:
+            _file(unit, process, origin, tenants, containers, found)
+    # Then the driver lists the server in its clients' place (gpu mechanics 2.5).
+    found.hides_clients = bool(found.overhead) and not clients
+    return found
+
+
+def _file(
+    unit: _Unit,
+    process: ProcessUse,
+    origin: Origin,
+    tenants: Mapping[str, Lease],
+    containers: Mapping[str, str],
+    found: _Sorted,
+) -> None:
+    # The outermost that is known: what a tenant runs in containers of its own is the tenant's.
+    ids = origin.container_ids
+    known = next((each for each in ids if each in tenants or each in containers), None)
+    lease = tenants.get(known) if known is not None else None
+    if lease is not None and _holds(lease, unit.uuid):
+        own = OwnProcess(
+            pid=process.pid, memory_mib=process.memory_mib, busy_percent=process.busy_percent,
+            command=origin.command, kernel_id=origin.kernel_id,
+        )  # fmt: skip
+        found.own.setdefault(lease.lease_id, []).append(own)
+        return
+    name = containers.get(known or "") or (ids[0][:12] if ids else None)
+    found.foreign.append(
+        ForeignProcess(
+            pid=process.pid, memory_mib=process.memory_mib, command=origin.command, container=name
+        )
+    )
+
+
+def _accounted(unit: _Unit, found: _Sorted) -> UnitUse:
+    own = _sum(each.memory_mib for processes in found.own.values() for each in processes)
+    foreign = _sum(each.memory_mib for each in found.foreign)
+    overhead = _sum(each.memory_mib for each in found.overhead)
+    told = _sum((own, foreign, overhead))
+    other = None if told is None or unit.used_mib is None else max(unit.used_mib - told, 0)
+    return UnitUse(
+        uuid=unit.uuid, used_mib=unit.used_mib, leases_mib=own, foreign_mib=foreign,
+        overhead_mib=overhead, other_mib=other, foreign=tuple(found.foreign),
+    )  # fmt: skip
+
+
+def _use(lease: Lease, unit: _Unit, found: _Sorted, shared: UnitUse) -> Use:
+    if found.hides_clients:
+        return _unknown_use(lease.lease_id, unit.uuid)
+    own = found.own.get(lease.lease_id, [])
+    if found.untold and not own:
+        # One that ended may have been its only one: in the next look it is there no more.
+        return _unknown_use(lease.lease_id, unit.uuid)
+    memory_mib = _sum(each.memory_mib for each in own)
+    busy_percent = _most(each.busy_percent for each in own)
+    is_alone = any(item.uuid == unit.uuid and not item.mode.is_share for item in lease.slices)
+    if is_alone and own:
+        memory_mib = _all_but_foreign(unit, shared, memory_mib)
+        if busy_percent is None and not found.foreign:
+            busy_percent = unit.busy_percent
+    return Use(
+        lease_id=lease.lease_id, uuid=unit.uuid, memory_mib=memory_mib,
+        busy_percent=busy_percent, processes=tuple(own),
+    )  # fmt: skip
+
+
+def _all_but_foreign(unit: _Unit, shared: UnitUse, own_mib: int | None) -> int | None:
+    """Return what the one tenant of a unit uses: managed memory stands in no process's figure."""
+    rest = _sum((shared.foreign_mib, shared.overhead_mib))
+    if unit.used_mib is None or rest is None:
+        return own_mib
+    return max(unit.used_mib - rest, own_mib or 0)
+
+
+def _unknown_use(lease_id: int, uuid: DeviceUUID) -> Use:
+    return Use(lease_id=lease_id, uuid=uuid, memory_mib=None, busy_percent=None)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """Add up; with one that is unknown the sum is."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    """Return the highest, 0 of none; with one that is unknown it is unknown."""
+    most = 0
+    for value in values:
+        if value is None:
+            return None
+        most = max(most, value)
+    return most
