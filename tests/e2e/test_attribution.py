@@ -26,6 +26,12 @@ KERNELS = ("1b4e28ba-2fa1-11d2-883f-0016d3cca427", "5f7a6f0e-3c7b-4d1e-9d5a-0a8f
 _KERNEL = "import subprocess, sys; subprocess.run(['sleep', '600'])"
 
 
+def command_line(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""  # it has ended
+
+
 class Site:
     """A lab, the file of its simulated driver, and what the agent made of it."""
 
@@ -43,9 +49,10 @@ class Site:
             client.exec_start(call["Id"], detach=True)
 
             def look() -> list[int] | None:
-                rows = client.top(lease.run_id, "-eo pid,ppid,args")["Processes"]
-                mine = [int(row[0]) for row in rows if file in row[2]]
-                below = [int(row[0]) for row in rows if mine and int(row[1]) == mine[0]]
+                rows = client.top(lease.run_id, "-eo pid,ppid")["Processes"]
+                parents = {int(row[0]): int(row[1]) for row in rows}
+                mine = [pid for pid in parents if file in command_line(pid)]
+                below = [pid for pid, parent in parents.items() if mine and parent == mine[0]]
                 return [*mine, *below] if len(below) == 1 else None
 
             return wait_for(f"kernel {kernel_id}", look)
