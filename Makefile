@@ -33,8 +33,8 @@ lint: ## style, types, and that imports go down only
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-bench: ## measure against plain DockerSpawner, side by side
-	@tools/environment.sh test
+bench: ## measure against plain DockerSpawner and nvitop, side by side
+	@tools/environment.sh bench
 	@$(PYTHON) -m tools.proxy.install >/dev/null
 	$(PYTHON) -m bench
 

@@ -7,22 +7,24 @@ else should run there meanwhile.
 import argparse
 import sys
 
-from bench import rules, spawn
+from bench import rules, samples, spawn
 from bench.report import Row, show
 
 
 def main() -> int:
     """Run the parts that were asked for and print their rows."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", help="rules, spawn (default: both)")
+    parser.add_argument("parts", nargs="*", help="rules, samples, spawn (default: all)")
     parser.add_argument("--alone", type=int, default=8, help="pairs of one user's spawn")
     parser.add_argument("--together", type=int, default=2, help="pairs of 20 users at once")
     parser.add_argument("--stub", action="store_true", help="a stand-in, ready at once")
     arguments = parser.parse_args()
-    parts = arguments.parts or ["rules", "spawn"]
+    parts = arguments.parts or ["rules", "samples", "spawn"]
     rows: list[Row] = []
     if "rules" in parts:
         rows += [_of_rules(row) for row in rules.run()]
+    if "samples" in parts:
+        rows += samples.run()
     if "spawn" in parts:
         rows += spawn.run(arguments.alone, arguments.together, stub=arguments.stub)
     print(show(rows))
