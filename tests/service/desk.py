@@ -1,7 +1,7 @@
 """A hub with its service and its books, for tests of the service under a real hub."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpuspawner.broker.broker import Broker
+from gpuspawner.domain.attribution import Origin, attribute
 from gpuspawner.domain.devices import HostId
 from gpuspawner.domain.leases import Claim, Evidence, Lease, ServerKey, Source
 from gpuspawner.domain.policy import Policy, parse_policy
@@ -48,6 +49,7 @@ class Desk:
     port: int
     inventory: SimulatedInventory
     config: str
+    origins: dict[int, Origin] = field(default_factory=dict)
 
     @property
     def broker(self) -> Broker:
@@ -64,7 +66,17 @@ class Desk:
     def observe(self, minutes_ago: float = 0) -> None:
         """Report as the host's agent."""
         at = datetime.now(UTC) - timedelta(minutes=minutes_ago)
-        self.broker.observe(self.inventory.look(at), at)
+        seen = self.inventory.look(at)
+        with self.ledger.read() as books:
+            leases = books.holding()
+        self.broker.observe(seen, at, attribute(seen, self.origins, leases, {}))
+
+    def work(self, lease: Lease, memory_mib: int, busy_percent: int | None = None) -> None:
+        """Let a server use its slice, from the next report on."""
+        pid = 4700 + lease.lease_id
+        self.origins[pid] = Origin(pid=pid, started=1, container_ids=(f"run-{lease.lease_id}",))
+        busy = {} if busy_percent is None else {"busy_percent": busy_percent}
+        self.inventory.run(pid, lease.slices[0].uuid, memory_mib=memory_mib, **busy)
 
     def grant(self, user: str, profile: str, server: str = "", minutes_ago: float = 30) -> Lease:
         """Let a server run with a slice."""
@@ -111,10 +123,9 @@ def make_desk(make_hub: Callable[..., HubProcess], tmp_path: Path):
 def busy_lab(desk: Desk) -> None:
     """A lab at work: shares of one course, an instance, a cordon, a lost GPU, ends and refusals."""
     uuids = [device.uuid for device in desk.inventory.look(datetime.now(UTC)).devices]
-    desk.inventory.set_load(uuids[0], used_mib=3712, busy_percent=64)
-    desk.grant("ada", "share", minutes_ago=45)
-    desk.grant("ben", "share", minutes_ago=40)
-    desk.grant("ada", "mig-2g", "thesis", minutes_ago=125)
+    desk.work(desk.grant("ada", "share", minutes_ago=45), 2560, 64)
+    desk.work(desk.grant("ben", "share", minutes_ago=40), 1152, 8)
+    desk.work(desk.grant("ada", "mig-2g", "thesis", minutes_ago=125), 7680)
     desk.grant("cho", "mig-2g", minutes_ago=20)
     ended = desk.grant("ada", "whole", "training", minutes_ago=90)
     desk.end(ended, Code.EXITED, exit_code=137)
