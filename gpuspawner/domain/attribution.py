@@ -225,7 +225,8 @@ def _units(devices: Sequence[Device]) -> Iterable[_Unit]:
             load = device.load
             yield _Unit(device.uuid, load.used_mib, load.busy_percent, device.processes)
         for instance in device.instances:
-            yield _Unit(instance.uuid, instance.used_mib, None, instance.processes)
+            busy = instance.busy_percent
+            yield _Unit(instance.uuid, instance.used_mib, busy, instance.processes)
 
 
 def _holds(lease: Lease, uuid: DeviceUUID) -> bool:

@@ -66,7 +66,8 @@ class ProcessUse:
 class Instance:
     """A hardware partition of a device (a MIG instance): isolated in memory and faults.
 
-    ``processes`` are those on this instance; None is that they could not be listed.
+    ``busy_percent`` is the share of time in which work ran on it since the look before, which only
+    newer chips tell (GPM; gpu mechanics 1.12). ``processes`` are those on this instance; None is that they could not be listed.
     """
 
     uuid: DeviceUUID
@@ -74,6 +75,7 @@ class Instance:
     memory_mib: int | None = None
     used_mib: int | None = None
     compute_slices: int | None = None
+    busy_percent: int | None = None
     processes: tuple[ProcessUse, ...] | None = None
     unavailable: Unavailable | None = None
 

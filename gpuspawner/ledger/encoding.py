@@ -133,6 +133,7 @@ def _encode_device(device: Device) -> dict[str, Any]:
                 "memory_mib": item.memory_mib,
                 "used_mib": item.used_mib,
                 "compute_slices": item.compute_slices,
+                "busy_percent": item.busy_percent,
                 "unavailable": _encode_unavailable(item.unavailable),
             }
             for item in device.instances

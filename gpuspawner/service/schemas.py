@@ -164,7 +164,7 @@ class UseBody(Body):
     observed_at: Moment
     memory_mib: int | None
     busy_percent: int | None = Field(
-        description="Of its busiest process. Of MIG instances it is not known."
+        description="Of its busiest process. Of MIG instances only newer chips tell it."
     )
     processes: list[ProcessBody] | None = Field(
         description="One for each process and GPU. Null: they could not be listed."

@@ -192,7 +192,7 @@ def test_who_has_no_lease_of_the_device_is_foreign_there() -> None:
     assert [(use.uuid, use.memory_mib) for use in found.uses] == [("GPU-b", 0)]
 
 
-def test_instances_list_their_own_processes_and_nobody_tells_their_load() -> None:
+def test_instances_list_their_own_processes_and_few_chips_tell_their_load() -> None:
     card = mig_device("m", 5, 10)
     first, second = card.instances
     card = replace(card, instances=(
@@ -205,6 +205,10 @@ def test_instances_list_their_own_processes_and_nobody_tells_their_load() -> Non
     assert [unit.uuid for unit in found.units] == [first.uuid, second.uuid]
     (use,) = found.uses
     assert (use.uuid, use.memory_mib, use.busy_percent) == (first.uuid, 900, None)
+    known = replace(card.instances[0], busy_percent=35)  # a chip that tells it
+    (use,) = told(replace(card, instances=(known,)), [lease_of(1, "ada", ADA, mine)],
+                  runs(10, ADA)).uses  # fmt: skip
+    assert use.busy_percent == 35
 
 
 def test_an_mps_server_is_nobodys_and_its_clients_are_their_owners() -> None:
