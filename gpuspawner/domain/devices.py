@@ -67,7 +67,8 @@ class Instance:
     """A hardware partition of a device (a MIG instance): isolated in memory and faults.
 
     ``busy_percent`` is the share of time in which work ran on it since the look before, which only
-    newer chips tell (GPM; gpu mechanics 1.12). ``processes`` are those on this instance; None is that they could not be listed.
+    newer chips tell (GPM; gpu mechanics 1.12). ``processes`` are those on this instance; None is
+    that they could not be listed.
     """
 
     uuid: DeviceUUID
