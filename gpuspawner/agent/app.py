@@ -38,7 +38,6 @@ from gpuspawner.steps import Steps, steps_from
 
 SIMULATE_VARIABLE = "GPUSPAWNER_SIMULATE"
 SIMULATION_VARIABLE = "GPUSPAWNER_SIMULATION_FILE"
-PROC_VARIABLE = "GPUSPAWNER_PROC"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,10 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--simulation-file", type=Path, default=os.environ.get(SIMULATION_VARIABLE), metavar="FILE",
         help="a file that changes the simulated lab while it runs",
-    )  # fmt: skip
-    parser.add_argument(
-        "--proc", type=Path, default=os.environ.get(PROC_VARIABLE) or None, metavar="DIR",
-        help="where the host's /proc is mounted, if the agent does not see the host's processes",
     )  # fmt: skip
     parser.add_argument(
         "--lock", type=Path, default=Path("gpuspawner-agent.lock"), metavar="FILE",
@@ -140,7 +135,7 @@ def _assemble(
     }  # fmt: skip
     guard = Guard(broker, runtimes, arguments.host_id, _now)
     reconciler = Reconciler(broker, runtimes, arguments.host_id, hub_ids_in_sight, _now)
-    sampler = Sampler(broker, inventory, Origins(arguments.proc), lambda: reconciler.names)
+    sampler = Sampler(broker, inventory, Origins(), lambda: reconciler.containers)
     hub = hub_servers_from_environment(steps)
     forgotten = None if hub is None else Forgotten(broker, hub, hub_ids_in_sight, _now)
     return Agent(

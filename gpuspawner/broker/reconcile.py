@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from gpuspawner.broker.broker import Broker
+from gpuspawner.domain.attribution import Neighbour
 from gpuspawner.domain.devices import HostId, HostInventory
 from gpuspawner.domain.reconciliation import (
     EngineState,
@@ -54,14 +55,15 @@ class Reconciler:
         self._clock = clock
         self._before: dict[str, dict[str, Stray]] = {}
         self._silent_since: dict[str, datetime] = {}
-        self._names: dict[str, dict[str, str]] = {}
+        self._present: dict[str, dict[str, Neighbour]] = {}
 
     @property
-    def names(self) -> dict[str, str]:
-        """What ran on this host in the last comparison: the name of each by its id."""
-        return {
-            run_id: name for each in list(self._names.values()) for run_id, name in each.items()
-        }
+    def containers(self) -> dict[str, Neighbour]:
+        """What was on this host in the last comparison, by its id."""
+        found: dict[str, Neighbour] = {}
+        for each in list(self._present.values()):
+            found |= each
+        return found
 
     def round(self) -> bool:
         """Compare once; False where an engine did not answer, of which nothing is known then.
@@ -76,7 +78,10 @@ class Reconciler:
         try:
             # First the list, then the books: a grant is written before its container is made.
             everything = runtime.everything()
-            self._names[engine] = {found.run_id: found.name for found in everything}
+            self._present[engine] = {
+                found.run_id: Neighbour(name=found.name, tolerated=found.tolerated)
+                for found in everything
+            }
             engine_id = runtime.identity()
             strays = self._act_on_all(engine, runtime, engine_id, everything)
         except EngineError as error:

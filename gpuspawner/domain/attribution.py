@@ -5,15 +5,17 @@ the books know. What cannot be told is unknown: neither nobody's, nor zero, nor 
 who are there (gpu mechanics 1.4, 1.6, 2 and rules 7 to 14).
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gpuspawner.domain.devices import Device, DeviceUUID, HostId, HostInventory, ProcessUse
+from gpuspawner.domain.devices import Device, DeviceUUID, HostId, HostInventory, Mode, ProcessUse
 from gpuspawner.domain.leases import HOLDING, Lease
 from gpuspawner.domain.pool import FRESH_FOR
 
 _MPS_SERVER = "nvidia-cuda-mps"  # as much of its name as the kernel keeps
+_PART_OF_AN_INSTANCE = re.compile(r"\d+c\.")  # how the driver names a compute instance's profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,14 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """Another container of the host. ``tolerated``: its operator says that it may use any GPU."""
+
+    name: str
+    tolerated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnProcess:
     """One process of a lease on one device or instance."""
 
@@ -52,12 +62,14 @@ class ForeignProcess:
     """A process that belongs to no lease of the device that it is on.
 
     ``container`` is the name, or the beginning of the id, of the container that it runs in.
+    ``tolerated``: that may use any GPU.
     """
 
     pid: int
     memory_mib: int | None
     command: str = ""
     container: str | None = None
+    tolerated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +87,11 @@ class Use:
 class UnitUse:
     """How the memory of one device or instance adds up.
 
-    ``leases_mib + foreign_mib + overhead_mib + other_mib`` is what is used, beside the driver's
-    reserve: ``overhead_mib`` is of servers that serve several people, ``other_mib`` what no process
-    accounts for. The lists and the total are read one after the other, so that the parts may come
-    out as more than the total; ``other_mib`` is 0 then.
+    ``leases_mib + foreign_mib + overhead_mib + untold_mib + other_mib`` is what is used, beside the
+    driver's reserve: ``overhead_mib`` is of servers that serve several people, ``untold_mib`` of
+    processes of which the kernel says nothing, ``other_mib`` what no process accounts for. The
+    lists and the total are read one after the other, so that the parts may come out as more than
+    the total; ``other_mib`` is 0 then.
     """
 
     uuid: DeviceUUID
@@ -86,6 +99,7 @@ class UnitUse:
     leases_mib: int | None = None
     foreign_mib: int | None = None
     overhead_mib: int | None = None
+    untold_mib: int | None = None
     other_mib: int | None = None
     foreign: tuple[ForeignProcess, ...] = ()
 
@@ -122,6 +136,7 @@ class _Unit:
     used_mib: int | None
     busy_percent: int | None
     processes: tuple[ProcessUse, ...] | None
+    is_part: bool = False  # its figure of used memory is that of several compute instances
 
 
 @dataclass(slots=True)
@@ -131,7 +146,7 @@ class _Sorted:
     own: dict[int, list[OwnProcess]] = field(default_factory=dict)
     foreign: list[ForeignProcess] = field(default_factory=list)
     overhead: list[ProcessUse] = field(default_factory=list)
-    untold: list[ProcessUse] = field(default_factory=list)  # ended before the kernel was asked
+    untold: list[ProcessUse] = field(default_factory=list)  # ended, or cannot be traced
     hides_clients: bool = False
 
 
@@ -139,7 +154,7 @@ def attribute(
     inventory: HostInventory,
     origins: Mapping[int, Origin],
     leases: Iterable[Lease],
-    containers: Mapping[str, str],
+    containers: Mapping[str, Neighbour],
     *,
     unavailable: str | None = None,
 ) -> Attribution:
@@ -149,19 +164,21 @@ def attribute(
         inventory: one look at a host.
         origins: what the kernel says of its processes; one that ended meanwhile is not there.
         leases: the living ones; those that hold nothing on this host do no harm.
-        containers: other containers of the host by id, with their names.
-        unavailable: why the kernel could not be asked of any process; None if it could.
+        containers: the other containers of the host by id.
+        unavailable: why nothing can be told of processes here; None if it can. A list that is
+            empty then says nothing either: a driver shows to whom is in a container of its own
+            only what runs there.
     """
     tenants = {lease.run_id: lease for lease in leases if lease.run_id}
     uses: list[Use] = []
     units: list[UnitUse] = []
     for unit in _units(inventory.devices):
         here = [each for each in tenants.values() if _holds(each, unit.uuid)]
-        if unit.processes is None or (unavailable and unit.processes):
+        if unit.processes is None or unavailable:
             uses += [_unknown_use(lease.lease_id, unit.uuid) for lease in here]
             units.append(UnitUse(uuid=unit.uuid, used_mib=unit.used_mib))
             continue
-        found = _sort(unit, unit.processes, origins, tenants, containers)
+        found = _sort(unit, unit.processes, origins, here, tenants, containers)
         shared = _accounted(unit, found)
         units.append(shared)
         uses += [_use(lease, unit, found, shared) for lease in here]
@@ -225,8 +242,10 @@ def _units(devices: Sequence[Device]) -> Iterable[_Unit]:
             load = device.load
             yield _Unit(device.uuid, load.used_mib, load.busy_percent, device.processes)
         for instance in device.instances:
-            busy = instance.busy_percent
-            yield _Unit(instance.uuid, instance.used_mib, busy, instance.processes)
+            part = _PART_OF_AN_INSTANCE.match(instance.profile) is not None
+            yield _Unit(
+                instance.uuid, instance.used_mib, instance.busy_percent, instance.processes, part
+            )  # fmt: skip
 
 
 def _holds(lease: Lease, uuid: DeviceUUID) -> bool:
@@ -237,20 +256,27 @@ def _sort(
     unit: _Unit,
     processes: Sequence[ProcessUse],
     origins: Mapping[int, Origin],
+    here: Sequence[Lease],
     tenants: Mapping[str, Lease],
-    containers: Mapping[str, str],
+    containers: Mapping[str, Neighbour],
 ) -> _Sorted:
     found = _Sorted()
+    # A name is anybody's to choose, so it says something only where a server is to be expected.
+    serves = any(
+        item.mode is Mode.MPS for lease in here for item in lease.slices if item.uuid == unit.uuid
+    )
     clients = False
     for process in processes:
         clients = clients or process.mps_client
         origin = origins.get(process.pid)
         if origin is None:
             found.untold.append(process)
-        elif origin.command.startswith(_MPS_SERVER):
+            continue
+        known = next((x for x in origin.container_ids if x in tenants or x in containers), None)
+        if serves and known is None and origin.command.startswith(_MPS_SERVER):
             found.overhead.append(process)
         else:
-            _file(unit, process, origin, tenants, containers, found)
+            _file(unit, process, origin, known, tenants, containers, found)
     # Then the driver lists the server in its clients' place (gpu mechanics 2.5).
     found.hides_clients = bool(found.overhead) and not clients
     return found
@@ -260,13 +286,15 @@ def _file(
     unit: _Unit,
     process: ProcessUse,
     origin: Origin,
+    known: str | None,
     tenants: Mapping[str, Lease],
-    containers: Mapping[str, str],
+    containers: Mapping[str, Neighbour],
     found: _Sorted,
 ) -> None:
-    # The outermost that is known: what a tenant runs in containers of its own is the tenant's.
-    ids = origin.container_ids
-    known = next((each for each in ids if each in tenants or each in containers), None)
+    """File a process by ``known``, the outermost container around it that is known.
+
+    The outermost: what a tenant runs in containers of its own is the tenant's.
+    """
     lease = tenants.get(known) if known is not None else None
     if lease is not None and _holds(lease, unit.uuid):
         own = OwnProcess(
@@ -275,23 +303,29 @@ def _file(
         )  # fmt: skip
         found.own.setdefault(lease.lease_id, []).append(own)
         return
-    name = containers.get(known or "") or (ids[0][:12] if ids else None)
+    neighbour = containers.get(known or "")
+    name = origin.container_ids[0][:12] if origin.container_ids else None
     found.foreign.append(
         ForeignProcess(
-            pid=process.pid, memory_mib=process.memory_mib, command=origin.command, container=name
+            pid=process.pid, memory_mib=process.memory_mib, command=origin.command,
+            container=name if neighbour is None else neighbour.name,
+            tolerated=neighbour is not None and neighbour.tolerated,
         )
-    )
+    )  # fmt: skip
 
 
 def _accounted(unit: _Unit, found: _Sorted) -> UnitUse:
     own = _sum(each.memory_mib for processes in found.own.values() for each in processes)
     foreign = _sum(each.memory_mib for each in found.foreign)
     overhead = _sum(each.memory_mib for each in found.overhead)
-    told = _sum((own, foreign, overhead))
-    other = None if told is None or unit.used_mib is None else max(unit.used_mib - told, 0)
+    untold = _sum(each.memory_mib for each in found.untold)
+    told = _sum((own, foreign, overhead, untold))
+    is_known = told is not None and unit.used_mib is not None and not unit.is_part
     return UnitUse(
         uuid=unit.uuid, used_mib=unit.used_mib, leases_mib=own, foreign_mib=foreign,
-        overhead_mib=overhead, other_mib=other, foreign=tuple(found.foreign),
+        overhead_mib=overhead, untold_mib=untold,
+        other_mib=max((unit.used_mib or 0) - (told or 0), 0) if is_known else None,
+        foreign=tuple(found.foreign),
     )  # fmt: skip
 
 
@@ -317,8 +351,8 @@ def _use(lease: Lease, unit: _Unit, found: _Sorted, shared: UnitUse) -> Use:
 
 def _all_but_foreign(unit: _Unit, shared: UnitUse, own_mib: int | None) -> int | None:
     """Return what the one tenant of a unit uses: managed memory stands in no process's figure."""
-    rest = _sum((shared.foreign_mib, shared.overhead_mib))
-    if unit.used_mib is None or rest is None:
+    rest = _sum((shared.foreign_mib, shared.overhead_mib, shared.untold_mib))
+    if unit.used_mib is None or rest is None or unit.is_part:
         return own_mib
     return max(unit.used_mib - rest, own_mib or 0)
 

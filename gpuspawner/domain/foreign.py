@@ -9,68 +9,83 @@ from dataclasses import replace
 from typing import Final
 
 from gpuspawner.domain.attribution import Attribution, ForeignProcess, UnitUse
-from gpuspawner.domain.devices import (
-    Device,
-    DeviceUUID,
-    HostInventory,
-    Instance,
-    Trouble,
-    Unavailable,
-)
+from gpuspawner.domain.devices import DeviceUUID, HostInventory, Trouble, Unavailable
 from gpuspawner.domain.units import format_memory_mib
 
 FOREIGN_LIMIT_MIB: Final = 1024
 _MOST_NAMES: Final = 3
 
 
+def foreign_use(
+    found: Attribution, earlier: Attribution | None, known: Mapping[DeviceUUID, Unavailable]
+) -> dict[DeviceUUID, Unavailable]:
+    """Return the devices and instances that are used from outside.
+
+    Where it cannot be told now, what was last known stands: unknown is not gone. A process that
+    cannot be traced is one that is ending, in one look; in two it holds what nobody may be given.
+
+    Args:
+        found: whose the processes in a look are.
+        earlier: the same of the look before.
+        known: what was returned then.
+    """
+    before = {unit.uuid: unit for unit in earlier.units} if earlier is not None else {}
+    verdicts: dict[DeviceUUID, Unavailable] = {}
+    for unit in found.units:
+        why = _verdict(unit, before.get(unit.uuid), known.get(unit.uuid))
+        if why is not None:
+            verdicts[unit.uuid] = why
+    return verdicts
+
+
 def with_foreign_use(
-    seen: HostInventory, found: Attribution, before: HostInventory | None
+    seen: HostInventory, verdicts: Mapping[DeviceUUID, Unavailable]
 ) -> HostInventory:
     """Return an inventory in which what is used from outside is unavailable.
 
-    Where it cannot be told now, what was last known stands: unknown is not gone. What the hardware
-    itself says comes first.
-
-    Args:
-        seen: one look at a host.
-        found: whose the processes in that look are.
-        before: the last look that was written down, judged as this one is to be.
+    What the hardware itself says comes first.
     """
-    units = {unit.uuid: unit for unit in found.units}
-    known = _known(before)
-    devices = tuple(_judge_device(device, units, known) for device in seen.devices)
+    devices = tuple(
+        replace(
+            device,
+            instances=tuple(
+                replace(each, unavailable=verdicts.get(each.uuid)) for each in device.instances
+            ),
+            unavailable=device.unavailable or verdicts.get(device.uuid),
+        )
+        for device in seen.devices
+    )
     return replace(seen, devices=devices)
 
 
-def _judge_device(
-    device: Device, units: Mapping[DeviceUUID, UnitUse], known: Mapping[DeviceUUID, Unavailable]
-) -> Device:
-    instances = tuple(_judge_instance(each, units, known) for each in device.instances)
-    why = device.unavailable or _verdict(device.uuid, units, known)
-    return replace(device, instances=instances, unavailable=why)
-
-
-def _judge_instance(
-    instance: Instance,
-    units: Mapping[DeviceUUID, UnitUse],
-    known: Mapping[DeviceUUID, Unavailable],
-) -> Instance:
-    return replace(instance, unavailable=_verdict(instance.uuid, units, known))
+def known_of(inventory: HostInventory) -> dict[DeviceUUID, Unavailable]:
+    """Return what an inventory that was judged says of foreign use."""
+    verdicts = {device.uuid: device.unavailable for device in inventory.devices}
+    for device in inventory.devices:
+        verdicts |= {instance.uuid: instance.unavailable for instance in device.instances}
+    return {uuid: why for uuid, why in verdicts.items() if why and why.trouble is Trouble.FOREIGN}
 
 
 def _verdict(
-    uuid: DeviceUUID,
-    units: Mapping[DeviceUUID, UnitUse],
-    known: Mapping[DeviceUUID, Unavailable],
+    unit: UnitUse, before: UnitUse | None, known: Unavailable | None
 ) -> Unavailable | None:
-    unit = units.get(uuid)
-    if unit is None or unit.foreign_mib is None:
-        return known.get(uuid)
-    if unit.foreign_mib <= FOREIGN_LIMIT_MIB:
+    if unit.foreign_mib is None and not unit.foreign and unit.untold_mib is None:
+        return known  # nothing could be listed
+    counted = [each for each in unit.foreign if not each.tolerated]
+    at_least_mib = sum(each.memory_mib or 0 for each in counted)
+    if at_least_mib > FOREIGN_LIMIT_MIB:
+        return _used_by(_names(counted))
+    stays_mib = min(unit.untold_mib or 0, (before.untold_mib or 0) if before else 0)
+    if at_least_mib + stays_mib > FOREIGN_LIMIT_MIB:
+        return _used_by(f"a process that cannot be traced ({format_memory_mib(stays_mib)})")
+    is_sure = unit.untold_mib is not None and all(x.memory_mib is not None for x in counted)
+    if is_sure and at_least_mib + (unit.untold_mib or 0) <= FOREIGN_LIMIT_MIB:
         return None
-    return Unavailable(
-        trouble=Trouble.FOREIGN, detail=_names(unit.foreign), cleared_by="stopping what uses it"
-    )
+    return known
+
+
+def _used_by(names: str) -> Unavailable:
+    return Unavailable(trouble=Trouble.FOREIGN, detail=names, cleared_by="stopping what uses it")
 
 
 def _names(processes: Sequence[ForeignProcess]) -> str:
@@ -82,12 +97,3 @@ def _names(processes: Sequence[ForeignProcess]) -> str:
     largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
     told = [f"{name} ({format_memory_mib(size)})" for name, size in largest[:_MOST_NAMES]]
     return ", ".join(told) + (", …" if len(largest) > _MOST_NAMES else "")
-
-
-def _known(before: HostInventory | None) -> dict[DeviceUUID, Unavailable]:
-    if before is None:
-        return {}
-    verdicts = {device.uuid: device.unavailable for device in before.devices}
-    for device in before.devices:
-        verdicts |= {instance.uuid: instance.unavailable for instance in device.instances}
-    return {uuid: why for uuid, why in verdicts.items() if why and why.trouble is Trouble.FOREIGN}

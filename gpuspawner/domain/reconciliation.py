@@ -46,7 +46,8 @@ class Found:
     ``devices`` are the names by which it was given devices (UUIDs, indices); None is *all of
     them, or which ones cannot be told*. ``key``, ``fence`` and ``grant`` are from our own marks,
     where it has any; ``runs`` is also true of one that is paused. ``attached`` is whether its
-    engine attached the devices; a process is merely told which are its own.
+    engine attached the devices; a process is merely told which are its own. ``tolerated``: its
+    operator says that it may use any device.
     """
 
     run_id: str
@@ -55,6 +56,7 @@ class Found:
     made_at: datetime
     devices: tuple[str, ...] | None = ()
     attached: bool = True
+    tolerated: bool = False
     key: ServerKey | None = None
     fence: int | None = None
     grant: GrantCopy | None = None

@@ -108,7 +108,7 @@ def without_readings(device: Device, why: Unavailable) -> Device:
 
 def unread(instance: Instance) -> Instance:
     """Return an instance as it was last known, with every reading unknown."""
-    return replace(instance, used_mib=None, processes=None)
+    return replace(instance, used_mib=None, busy_percent=None, processes=None)
 
 
 def _sick(detail: str, cleared_by: str) -> Unavailable:

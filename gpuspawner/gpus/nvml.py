@@ -5,7 +5,7 @@ taken: hosts without a GPU or a driver import this file too.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,12 +16,13 @@ from gpuspawner.domain.devices import Device, HostId, HostInventory
 from gpuspawner.gpus import health
 from gpuspawner.gpus import nvml_calls as codes
 from gpuspawner.gpus.nvml_calls import Calls
+from gpuspawner.gpus.nvml_gpm import free_before_shutdown
 from gpuspawner.gpus.nvml_gpus import GPUs, past
 from gpuspawner.gpus.nvml_threads import Worker
 
 _log = logging.getLogger(__name__)
 
-READ_SECONDS = 1.0
+READ_SECONDS = 3.0
 """How long a look waits for an answer of the host, then of the lookups, and then of the GPUs."""
 REOPEN_SECONDS = 60
 """The shortest time between two NVML sessions (gpu mechanics 1.11)."""
@@ -206,7 +207,8 @@ class NVMLInventory:
     def _end_session(self) -> None:
         """Shut NVML down and forget its handles. Never while a call hangs."""
         if self._opened:
-            self._closer.ask(partial(Calls(self._nvml).ask, "nvmlShutdown"))
+            samples = self._gpus.give_up_samples()
+            self._closer.ask(partial(_close_session, self._nvml, samples))
             try:
                 self._closer.result(self._seconds)
             except TimeoutError:
@@ -246,6 +248,11 @@ def _open_session(nvml: Any) -> _Opened:
     if code is not None:
         return _Opened(code)
     return _Opened(None, calls.ask("nvmlSystemGetDriverVersion"))
+
+
+def _close_session(nvml: Any, samples: Sequence[Any]) -> None:
+    free_before_shutdown(nvml, samples)
+    Calls(nvml).ask("nvmlShutdown")
 
 
 @dataclass(slots=True)

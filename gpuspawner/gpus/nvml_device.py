@@ -5,8 +5,10 @@ bytes and milliwatts, we keep MiB and watts (NVML header).
 """
 
 import math
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from gpuspawner.domain.devices import Device, DeviceUUID, Instance, Load, Unavailable
@@ -23,6 +25,7 @@ from gpuspawner.gpus.nvml_calls import (
     UNKNOWN,
     Calls,
 )
+from gpuspawner.gpus.nvml_gpm import InstanceActivity
 from gpuspawner.gpus.nvml_processes import read_device_processes, read_instance_processes
 
 _HOLE = frozenset({NOT_FOUND, INVALID_ARGUMENT})
@@ -49,12 +52,20 @@ class Reading:
 
 
 def read_device(
-    nvml: Any, handle: Any, before: Device, *, now: datetime, sampled_us: int | None, slow: bool
+    nvml: Any,
+    handle: Any,
+    before: Device,
+    *,
+    now: datetime,
+    sampled_us: int | None,
+    activity: InstanceActivity,
+    slow: bool,
 ) -> Reading:
     """Read one GPU through its handle.
 
-    This is the whole of what is asked of one GPU in one look, and it changes nothing: whoever must
-    bound its time bounds this function, and drops what it returns too late.
+    This is the whole of what is asked of one GPU in one look, and it changes nothing but
+    ``activity``: whoever must bound its time bounds this function, and drops what it returns too
+    late.
 
     Args:
         nvml: the binding.
@@ -62,13 +73,14 @@ def read_device(
         before: the device as last observed; its identity is kept, its slow readings carried on.
         now: aware time of this look.
         sampled_us: what the reading before had; ``None`` at the first one of this NVML session.
+        activity: what is kept from reading to reading in this NVML session; this one's alone now.
         slow: also read what hardly ever changes (the name, the power limit).
     """
-    calls = Calls(nvml)
+    calls, clock = Calls(nvml), _clock(now)
     mode, mode_code = calls.call("nvmlDeviceGetMigMode", handle)
     partitioned = _partitioned(mode, mode_code)
     total_mib, used_mib, reserved_mib = _memory(calls, handle)
-    instances, complete = _instances(calls, handle, before, partitioned, total_mib)
+    instances, migs, complete = _instances(calls, handle, before, partitioned, total_mib)
     load = Load(
         used_mib=used_mib,
         reserved_mib=reserved_mib,
@@ -90,12 +102,14 @@ def read_device(
         return Reading(
             health.without_readings(before, unreachable), answers=False, stale=calls.stale
         )
+    # At last, with calls of its own: whoever refuses these is no less well (gpu mechanics 1.12).
+    busy = activity.read(nvml, handle, migs if complete else None, clock)
     device = replace(
         before,
         model=model,
         memory_mib=total_mib,
         partitioned=partitioned,
-        instances=instances,
+        instances=tuple(replace(item, busy_percent=busy.get(item.uuid)) for item in instances),
         load=load,
         processes=processes,
         unavailable=sickness if complete else sickness or _UNREAD_LAYOUT,
@@ -195,6 +209,12 @@ def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None or milliwatts in _NO_VALUE else milliwatts / 1000
 
 
+def _clock(now: datetime) -> Callable[[], datetime]:
+    """Return a clock that shows ``now`` at present and goes on, however long a call may hang."""
+    started = time.monotonic()
+    return lambda: now + timedelta(seconds=time.monotonic() - started)
+
+
 def _us(now: datetime) -> int:
     return int(now.timestamp() * 1_000_000)
 
@@ -205,31 +225,33 @@ def _mib(size: int) -> int | None:
 
 def _instances(
     calls: Calls, handle: Any, before: Device, partitioned: bool | None, total_mib: int | None
-) -> tuple[tuple[Instance, ...], bool]:
-    """List a GPU's instances, and whether the list is whole.
+) -> tuple[tuple[Instance, ...], Mapping[DeviceUUID, Any], bool]:
+    """List a GPU's instances, their handles, and whether the list is whole.
 
     Handles are asked for anew each time, because a destroyed instance's handle may serve another
     one later; holes are passed over, never taken for the end (gpu mechanics 1.12). What could
     not be read stays as last known: unknown is not gone.
     """
     if partitioned is False:
-        return (), True
+        return (), {}, True
     slots, code = calls.call("nvmlDeviceGetMaxMigDeviceCount", handle)
     complete = code is None or (partitioned is None and code == NOT_SUPPORTED)
     known = {instance.uuid: instance for instance in before.instances}
     found: dict[DeviceUUID, Instance] = {}
+    migs: dict[DeviceUUID, Any] = {}
     for slot in range(slots or 0):
         mig, code = calls.call("nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
         uuid = None
         if code is None:  # the instance may be destroyed between the two calls: a hole as well
             uuid, code = calls.call("nvmlDeviceGetUUID", mig)
         if uuid:
+            migs[uuid] = mig
             found[uuid] = _instance(calls, mig, uuid, known.get(uuid), total_mib)
         elif code not in _HOLE:
             complete = False
     kept = {} if complete else known
     unread = [health.unread(old) for uuid, old in kept.items() if uuid not in found]
-    return (*found.values(), *unread), complete
+    return (*found.values(), *unread), migs, complete
 
 
 def _instance(

@@ -6,7 +6,7 @@ gets no second call before the first one has come back.
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from gpuspawner.gpus import health
 from gpuspawner.gpus import nvml_calls as codes
 from gpuspawner.gpus.nvml_calls import Calls
 from gpuspawner.gpus.nvml_device import Reading, read_device, refused
+from gpuspawner.gpus.nvml_gpm import InstanceActivity
 from gpuspawner.gpus.nvml_threads import Worker
 
 _log = logging.getLogger(__name__)
@@ -51,6 +52,10 @@ class GPUs:
             known.reader.busy for known in self._known.values()
         )
 
+    def give_up_samples(self) -> list[Any]:
+        """Hand over the GPM samples of a session that is to end. Never while a call hangs."""
+        return [each for known in self._known.values() for each in known.activity.give_up()]
+
     def forget_handles(self) -> None:
         """Forget what a session that has ended gave; what it said of the GPUs is kept."""
         self.stale = False
@@ -78,6 +83,9 @@ class GPUs:
                 found = self._lookups[index].result(deadline - time.monotonic())
             except TimeoutError:
                 found = _Lookup(code=codes.TIMEOUT)
+            except Exception:  # noqa: BLE001 - it is this one's, whatever it is
+                _log.exception("the lookup of the GPU at index %d failed", index)
+                found = _Lookup()
             if found.uuid is None:
                 self._refuse(index, found.code)
             else:
@@ -124,6 +132,13 @@ class GPUs:
             _log.warning("GPU %s does not answer within %g s", known.device.uuid, self._seconds)
             self._unanswered(known)
             return
+        except Exception as error:  # noqa: BLE001 - it is this one's, whatever it is
+            why = health.unknown(f"What the GPU answered could not be read ({error!r:.100}).")
+            if known.device.unavailable != why:
+                _log.exception("GPU %s could not be read", known.device.uuid)
+            known.slow_read_at = None
+            known.device = health.without_readings(known.device, why)
+            return
         known.device = reading.device
         if reading.answers:
             known.sampled_us = reading.sampled_us
@@ -166,6 +181,7 @@ class _Known:
     handle: Any = None
     slow_read_at: datetime | None = None
     sampled_us: int | None = None
+    activity: InstanceActivity = field(default_factory=InstanceActivity)
 
     def ask(self, nvml: Any, now: datetime) -> bool:
         """Start a reading, unless there is no handle or the one before has not come back."""
@@ -182,6 +198,7 @@ class _Known:
                 self.device,
                 now=now,
                 sampled_us=self.sampled_us,
+                activity=self.activity,
                 slow=slow,
             )
         )

@@ -11,6 +11,7 @@ from gpuspawner.domain.attribution import (
     Attribution,
     ForeignProcess,
     LeaseUse,
+    Neighbour,
     Origin,
     OwnProcess,
     UnitUse,
@@ -18,7 +19,7 @@ from gpuspawner.domain.attribution import (
     attribute,
     uses_of,
 )
-from gpuspawner.domain.devices import Device, DeviceUUID, HostId, Load, ProcessUse
+from gpuspawner.domain.devices import Device, DeviceUUID, HostId, Load, Mode, ProcessUse
 from gpuspawner.domain.leases import Lease, State
 from gpuspawner.domain.pool import FRESH_FOR
 from gpuspawner.domain.slices import Hold
@@ -69,7 +70,7 @@ def gpu(
 
 def told(
     devices: Device | tuple[Device, ...], leases: list[Lease], *origins: Origin,
-    containers: Mapping[str, str] = {},
+    containers: Mapping[str, Neighbour] = {},
 ) -> Attribution:  # fmt: skip
     """Attribute what one host shows."""
     seen = inventory(*(devices if isinstance(devices, tuple) else (devices,)))
@@ -101,7 +102,7 @@ def test_shares_of_one_device_are_told_apart_by_their_containers() -> None:
     )  # fmt: skip
     assert found.units == (
         UnitUse(uuid=DeviceUUID("GPU-a"), used_mib=5000, leases_mib=3500, foreign_mib=0,
-                overhead_mib=0, other_mib=1500),
+                overhead_mib=0, untold_mib=0, other_mib=1500),
     )  # fmt: skip
 
 
@@ -126,12 +127,14 @@ def test_where_processes_cannot_be_listed_nothing_is_known_and_nothing_is_zero()
 
 
 @pytest.mark.proves("P5")
-def test_where_the_kernel_cannot_be_asked_only_an_empty_device_is_known() -> None:
+def test_where_nothing_can_be_told_of_processes_an_empty_list_says_nothing_either() -> None:
+    """To an agent in a container of its own the driver shows only what runs there."""
     seen = inventory(gpu(has(10, 100)), gpu(name="b", used=300, index=1))
     leases = [WHOLE_A, lease_of(2, "ben", BEN, hold_of(2, "GPU-b"))]
     found = attribute(seen, {}, leases, {}, unavailable="a container of its own")
     assert found.unavailable == "a container of its own"
-    assert [(use.memory_mib, use.processes) for use in found.uses] == [(None, None), (0, ())]
+    assert [(use.memory_mib, use.processes) for use in found.uses] == [(None, None)] * 2
+    assert [unit.foreign_mib for unit in found.units] == [None, None]
     assert found.units[0] == UnitUse(uuid=DeviceUUID("GPU-a"), used_mib=5000)
 
 
@@ -139,7 +142,8 @@ def test_a_process_that_ended_between_two_reads_is_nobodys_for_that_moment() -> 
     """It may have been the only one of its lease, of which then nothing is known."""
     (use,) = (found := told(gpu(has(10, 1000)), [WHOLE_A])).uses
     assert (use.memory_mib, use.processes) == (None, None)
-    assert (found.units[0].foreign, found.units[0].other_mib) == ((), 5000)
+    unit = found.units[0]
+    assert (unit.foreign, unit.untold_mib, unit.other_mib) == ((), 1000, 4000)
     (use,) = told(gpu(has(10, 1000), has(11, 700)), [SHARE_1], runs(11, ADA)).uses
     assert use.memory_mib == 700
 
@@ -150,6 +154,10 @@ def test_memory_that_no_process_shows_is_the_one_tenants() -> None:
     assert use.memory_mib == 60_000
     both = told(gpu(has(10, 1000), has(9, 2000), used=60_000), [WHOLE_A], runs(10, ADA), runs(9))
     assert both.uses[0].memory_mib == 58_000
+    stuck = told(gpu(has(10, 1000), has(9, 2000), used=60_000), [WHOLE_A], runs(10, ADA))
+    assert stuck.uses[0].memory_mib == 58_000  # what cannot be traced is not hers
+    hidden = told(gpu(has(10, 1000), has(9, None), used=60_000), [WHOLE_A], runs(10, ADA))
+    assert hidden.uses[0].memory_mib == 1000
     shared = told(gpu(has(10, 1000), used=60_000), [SHARE_1], runs(10, ADA))
     assert (shared.uses[0].memory_mib, shared.units[0].other_mib) == (1000, 59_000)
 
@@ -170,7 +178,7 @@ def test_the_outermost_container_that_is_known_is_the_tenant() -> None:
     unknown_outside = told(gpu(has(10, 800)), [SHARE_1], runs(10, STRANGER, ADA))
     assert unknown_outside.uses[0].memory_mib == 800
     inside_a_neighbour = told(gpu(has(10, 800)), [SHARE_1], runs(10, STRANGER, ADA),
-                              containers={STRANGER: "jenkins"})  # fmt: skip
+                              containers={STRANGER: Neighbour(name="jenkins")})  # fmt: skip
     assert inside_a_neighbour.uses[0].memory_mib == 0
     assert [each.container for each in inside_a_neighbour.units[0].foreign] == ["jenkins"]
 
@@ -180,11 +188,13 @@ def test_who_has_no_lease_of_the_device_is_foreign_there() -> None:
     found = told(
         (gpu(has(1, 300), has(2, 400), has(3, 500), has(4, 600)), gpu(name="b", index=1)),
         [other], runs(1, command="Xorg"), runs(2, STRANGER), runs(3, INNER), runs(4, CHO),
-        containers={STRANGER: "old-training"},
+        containers={STRANGER: Neighbour(name="old-training", tolerated=True)},
     )  # fmt: skip
     assert found.units[0].foreign == (
         ForeignProcess(pid=1, memory_mib=300, command="Xorg"),
-        ForeignProcess(pid=2, memory_mib=400, command="python3", container="old-training"),
+        ForeignProcess(
+            pid=2, memory_mib=400, command="python3", container="old-training", tolerated=True
+        ),
         ForeignProcess(pid=3, memory_mib=500, command="python3", container="e" * 12),
         ForeignProcess(pid=4, memory_mib=600, command="python3", container="c" * 12),
     )
@@ -211,9 +221,23 @@ def test_instances_list_their_own_processes_and_few_chips_tell_their_load() -> N
     assert use.busy_percent == 35
 
 
+def test_compute_instances_that_share_memory_have_no_rest_to_tell() -> None:
+    """The figure of used memory is that of both (gpu mechanics 1.12)."""
+    card = mig_device("m", 10)
+    part = replace(card.instances[0], profile="1c.2g.10gb", used_mib=9000,
+                   processes=(has(10, 800, None),))  # fmt: skip
+    mine = hold_of(1, "GPU-m", unit=part.uuid, mode=Mode.INSTANCE)
+    found = told(replace(card, instances=(part,)), [lease_of(1, "ada", ADA, mine)], runs(10, ADA))
+    assert (found.uses[0].memory_mib, found.units[0].other_mib) == (800, None)
+
+
+MPS_1 = replace(SHARE_1, slices=tuple(replace(x, mode=Mode.MPS) for x in SHARE_1.slices))
+MPS_2 = replace(SHARE_2, slices=tuple(replace(x, mode=Mode.MPS) for x in SHARE_2.slices))
+
+
 def test_an_mps_server_is_nobodys_and_its_clients_are_their_owners() -> None:
     found = told(
-        gpu(has(1, 60), has(10, 700, 20, mps_client=True)), [SHARE_1],
+        gpu(has(1, 60), has(10, 700, 20, mps_client=True)), [MPS_1],
         runs(1, command="nvidia-cuda-mps"), runs(10, ADA),
     )  # fmt: skip
     assert (found.uses[0].memory_mib, found.units[0].overhead_mib) == (700, 60)
@@ -222,11 +246,26 @@ def test_an_mps_server_is_nobodys_and_its_clients_are_their_owners() -> None:
 
 @pytest.mark.proves("P5")
 def test_an_mps_server_that_stands_for_its_clients_leaves_them_unknown() -> None:
-    found = told(gpu(has(1, 4000)), [SHARE_1, SHARE_2], runs(1, command="nvidia-cuda-mps"))
+    found = told(gpu(has(1, 4000)), [MPS_1, MPS_2], runs(1, command="nvidia-cuda-mps"))
     assert [(use.memory_mib, use.busy_percent, use.processes) for use in found.uses] == [
         (None, None, None)
     ] * 2
     assert found.units[0].overhead_mib == 4000
+
+
+@pytest.mark.parametrize("leases", [[MPS_1, MPS_2], [SHARE_1, SHARE_2]])
+def test_nobody_passes_for_an_mps_server_by_a_name(leases: list[Lease]) -> None:
+    """What runs in somebody's container is that person's, whatever it calls itself."""
+    found = told(gpu(has(10, 700, 20), has(20, 500, 5)), leases,
+                 runs(10, ADA, command="nvidia-cuda-mps"), runs(20, BEN))  # fmt: skip
+    assert [use.memory_mib for use in found.uses] == [700, 500]
+    assert found.units[0].overhead_mib == 0
+
+
+def test_where_nobody_has_mps_a_server_of_it_is_foreign() -> None:
+    found = told(gpu(has(1, 4000)), [SHARE_1], runs(1, command="nvidia-cuda-mps"))
+    assert (found.units[0].foreign_mib, found.units[0].overhead_mib) == (4000, 0)
+    assert found.uses[0].memory_mib == 0
 
 
 def test_a_lease_of_two_devices_adds_up() -> None:
@@ -276,9 +315,11 @@ def test_the_parts_add_up_to_what_is_used(
     ]  # fmt: skip
     found = told(card, leases, *origins)
     (unit,) = found.units
-    parts = (unit.leases_mib, unit.foreign_mib, unit.overhead_mib, unit.other_mib)
+    parts = (
+        unit.leases_mib, unit.foreign_mib, unit.overhead_mib, unit.untold_mib, unit.other_mib
+    )  # fmt: skip
     if None not in parts:
-        told_mib = sum(part or 0 for part in parts[:3])
+        told_mib = sum(part or 0 for part in parts[:-1])
         assert sum(part or 0 for part in parts) == max(used or 0, told_mib)
     assert (unit.other_mib is None) >= (used is None)
     assert [use.lease_id for use in found.uses] == [lease.lease_id for lease in leases]

@@ -1,12 +1,18 @@
 """Foreign use: when what belongs to no lease takes a device or an instance out of what is free."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from gpuspawner.domain.attribution import Attribution, ForeignProcess, UnitUse
-from gpuspawner.domain.devices import DeviceUUID, HostId, HostInventory, Trouble, Unavailable
-from gpuspawner.domain.foreign import FOREIGN_LIMIT_MIB, with_foreign_use
+from gpuspawner.domain.devices import DeviceUUID, HostId, Trouble, Unavailable
+from gpuspawner.domain.foreign import (
+    FOREIGN_LIMIT_MIB,
+    foreign_use,
+    known_of,
+    with_foreign_use,
+)
 from gpuspawner.domain.placement import availability
 from gpuspawner.domain.pool import Pool
 from tests.builders import SMALL_MIG, T0, WHOLE, device, inventory, mig_device, sharing_policy
@@ -16,24 +22,35 @@ LAB = inventory(device("a"), device("b", index=1))
 
 
 def process(
-    memory_mib: int | None, container: str | None = None, command: str = ""
+    memory_mib: int | None, container: str | None = None, command: str = "", **values: bool
 ) -> ForeignProcess:
-    return ForeignProcess(pid=7, memory_mib=memory_mib, container=container, command=command)
+    return ForeignProcess(
+        pid=7, memory_mib=memory_mib, container=container, command=command, **values
+    )  # fmt: skip
 
 
-def used(uuid: str, memory_mib: int | None, *foreign: ForeignProcess) -> Attribution:
+def used(uuid: str, *foreign: ForeignProcess, untold: int | None = 0) -> Attribution:
     """Make what was found on one device or instance, and nothing of the others."""
+    sizes = [each.memory_mib for each in foreign]
     unit = UnitUse(
-        uuid=DeviceUUID(uuid), used_mib=memory_mib, foreign_mib=memory_mib, foreign=foreign
+        uuid=DeviceUUID(uuid), used_mib=9000, leases_mib=0, overhead_mib=0, untold_mib=untold,
+        foreign_mib=None if None in sizes else sum(size or 0 for size in sizes), foreign=foreign,
     )  # fmt: skip
     return Attribution(host_id=HostId("lab"), observed_at=T0, units=(unit,))
 
 
+def unlisted(uuid: str) -> Attribution:
+    unit = UnitUse(uuid=DeviceUUID(uuid), used_mib=9000)
+    return Attribution(host_id=HostId("lab"), observed_at=T0, units=(unit,))
+
+
 def judged(
-    found: Attribution, seen: HostInventory = LAB, before: HostInventory | None = None
-) -> dict[str, Unavailable | None]:
-    devices = with_foreign_use(seen, found, before).devices
-    return {each.uuid: each.unavailable for item in devices for each in (item, *item.instances)}
+    found: Attribution,
+    earlier: Attribution | None = None,
+    known: Mapping[DeviceUUID, Unavailable] = {},
+) -> Unavailable | None:
+    """Judge the first device of the lab."""
+    return foreign_use(found, earlier, known).get(A)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +60,12 @@ def judged(
 def test_more_than_a_gibibyte_takes_a_device_away_and_no_other(
     memory_mib: int, trouble: Trouble | None
 ) -> None:
-    found = judged(used("GPU-a", memory_mib, process(memory_mib, "old-training")))
-    assert found["GPU-b"] is None
-    assert getattr(found["GPU-a"], "trouble", None) == trouble
+    verdicts = foreign_use(used("GPU-a", process(memory_mib, "old-training")), None, {})
+    seen = with_foreign_use(LAB, verdicts)
+    assert seen.devices[1].unavailable is None
+    assert getattr(seen.devices[0].unavailable, "trouble", None) == trouble
+    assert known_of(seen) == verdicts
+    assert availability(Pool(sharing_policy(), [seen], now=T0), WHOLE).free == 2 - bool(trouble)
 
 
 def test_it_says_what_uses_it_the_largest_first_and_each_once() -> None:
@@ -53,48 +73,72 @@ def test_it_says_what_uses_it_the_largest_first_and_each_once() -> None:
         process(300, command="Xorg"), process(2048, "old-training"), process(1024, "old-training"),
         process(None), process(500, command="train.py"),
     )  # fmt: skip
-    why = judged(used("GPU-a", 3872, *processes))["GPU-a"]
-    assert why == Unavailable(
+    assert judged(used("GPU-a", *processes)) == Unavailable(
         trouble=Trouble.FOREIGN,
         detail="old-training (3 GiB), train.py (500 MiB), Xorg (300 MiB), …",
         cleared_by="stopping what uses it",
-    )  # fmt: skip
+    )
+
+
+def test_one_whose_memory_is_unknown_hides_no_large_one_and_is_none_by_itself() -> None:
+    assert judged(used("GPU-a", process(None), process(40_960, "old-training"))) is not None
+    assert judged(used("GPU-a", process(None), process(100, "monitor"))) is None
+
+
+def test_what_the_operator_tolerates_does_not_count() -> None:
+    monitor = process(3000, "monitor", tolerated=True)
+    assert judged(used("GPU-a", monitor, process(1000, "Xorg"))) is None
+    why = judged(used("GPU-a", monitor, process(2000, "old-training")))
+    assert why is not None
+    assert why.detail == "old-training (2 GiB)"
 
 
 @pytest.mark.proves("P5")
 def test_what_cannot_be_told_changes_nothing() -> None:
     """Unknown is not gone, and it alarms nobody by itself."""
-    before = with_foreign_use(LAB, used("GPU-a", 5000, process(5000, "old-training")), None)
-    why = before.devices[0].unavailable
+    before = foreign_use(used("GPU-a", process(5000, "old-training")), None, {})
+    why = before[A]
+    for found in (unlisted("GPU-a"), used("GPU-a", process(None)), used("GPU-a", untold=None),
+                  used("GPU-a", untold=5000)):  # fmt: skip
+        assert judged(found, known=before) == why
+        assert judged(found) is None
+    assert judged(used("GPU-a", process(10)), known=before) is None
+
+
+def test_one_that_cannot_be_traced_is_ending_in_one_look_and_stuck_in_two() -> None:
+    """A dead process whose memory the driver never gave back."""
+    stuck = used("GPU-a", untold=40_960)
+    assert judged(stuck) is None
+    why = judged(stuck, stuck)
     assert why is not None
-    assert judged(used("GPU-a", None), before=before)["GPU-a"] == why
-    assert judged(Attribution(host_id=HostId("lab"), observed_at=T0), before=before)["GPU-a"] == why
-    assert judged(used("GPU-a", None))["GPU-a"] is None
-    assert judged(used("GPU-a", 10), before=before)["GPU-a"] is None
+    assert why.detail == "a process that cannot be traced (40 GiB)"
+    assert judged(used("GPU-a"), stuck, {A: why}) is None
+    assert judged(stuck, used("GPU-a", untold=10)) is None
 
 
-def test_what_the_hardware_says_comes_first_and_is_not_kept_by_foreign_use() -> None:
+def test_what_the_hardware_says_comes_first_and_hides_no_foreign_use_for_good() -> None:
     sick = Unavailable(trouble=Trouble.SICK, detail="Xid 79")
     seen = inventory(replace(device("a"), unavailable=sick))
-    assert judged(used("GPU-a", 5000, process(5000)), seen)["GPU-a"] == sick
-    assert judged(used("GPU-a", None), before=seen)["GPU-a"] is None  # and is well again
+    verdicts = foreign_use(used("GPU-a", process(5000)), None, {})
+    assert with_foreign_use(seen, verdicts).devices[0].unavailable == sick
+    assert judged(unlisted("GPU-a"), known=verdicts) == verdicts[A]
+
+
+def test_a_device_that_was_partitioned_since_is_judged_by_its_instances() -> None:
+    card = mig_device("a", 5)
+    known = foreign_use(used("GPU-a", process(5000)), None, {})
+    found = used(card.instances[0].uuid)
+    assert foreign_use(found, None, known) == {}
 
 
 def test_an_instance_is_taken_away_alone() -> None:
     seen = inventory(mig_device("m", 5, 5))
     first, second = seen.devices[0].instances
-    found = used(first.uuid, 2000, process(2000, command="python3"))
-    after = with_foreign_use(seen, found, None)
+    after = with_foreign_use(seen, foreign_use(used(first.uuid, process(2000)), None, {}))
     assert after.devices[0].unavailable is None
+    assert set(known_of(after)) == {first.uuid}
     pool = Pool(sharing_policy(), [after], now=T0)
-    assert {uuid: why.trouble for uuid, why in pool.devices["GPU-m"].unavailable_units.items()} == {
-        first.uuid: Trouble.FOREIGN
-    }
+    assert set(pool.devices["GPU-m"].unavailable_units) == {first.uuid}
     counted = availability(pool, SMALL_MIG)
     assert (counted.free, counted.total, counted.unavailable) == (1, 2, 1)
     assert second.uuid in {each.uuid for _, each in pool.instances(None, free=True)}
-
-
-def test_a_device_that_is_used_from_outside_is_not_free() -> None:
-    seen = with_foreign_use(LAB, used("GPU-a", 5000, process(5000)), None)
-    assert availability(Pool(sharing_policy(), [seen], now=T0), WHOLE).free == 1

@@ -87,3 +87,27 @@ def at():
 def us(at):
     """Microseconds of the test's clock, so many seconds after its start."""
     return lambda seconds=0.0: int(at(seconds).timestamp() * 1_000_000)
+
+
+@pytest.fixture
+def hopper(double):
+    """Its GPU 1 has GPM, and three instances of which each is alone in its GPU instance."""
+    double["gpu.1.gpm"] = 1
+    double.update(nvml_double.worked(1, 0, i1=0, i3=0, i6=0))
+    return double
+
+
+@pytest.fixture
+def looks(hopper, inventory, at):
+    """One look after another: each has what was worked in the 100 units of time before it."""
+    total, passed = {"i1": 0.0, "i3": 0.0, "i6": 0.0}, 0
+
+    def look(i1=25, i3=0, i6=100):
+        nonlocal passed
+        passed += 100
+        for key, more in (("i1", i1), ("i3", i3), ("i6", i6)):
+            total[key] += more
+        hopper.update(nvml_double.worked(1, passed, **total))
+        return inventory.look(at(passed / 10))
+
+    return look

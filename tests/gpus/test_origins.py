@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from gpuspawner.domain.attribution import Origin
 from gpuspawner.gpus.origins import Origins, container_ids
+from tests.rig.processes import wait_for
 
 A, B = "0123456789abcdef" * 4, "fedcba9876543210" * 4
 
@@ -48,11 +50,11 @@ class Proc:
 
     def put(
         self, pid: int, *, group: str = f"0::/docker/{A}\n", started: int = 500, parent: int = 1,
-        command: str = "python3", line: str = "python3", state: str = "S",
+        command: str = "python3", line: str = "python3", state: str = "S", flags: int = 0,
     ) -> None:  # fmt: skip
         place = self.folder / str(pid)
         place.mkdir(exist_ok=True)
-        numbers = " ".join(["0"] * 17)
+        numbers = " ".join(["0"] * 4 + [str(flags)] + ["0"] * 12)
         (place / "stat").write_text(f"{pid} ({command}) {state} {parent} {numbers} {started} 9 9")
         (place / "cgroup").write_text(group)
         (place / "cmdline").write_text(line.replace(" ", "\0"))
@@ -98,7 +100,8 @@ def test_a_dead_process_whose_group_is_forgotten_is_not_told(proc: Proc) -> None
     proc.put(7, state="Z", group="0::/\n")
     proc.put(8, state="Z")
     proc.put(9, group="0::/\n")
-    found = Origins(proc.folder).of([7, 8, 9])
+    proc.put(10, group="0::/\n", flags=0x40444)  # is exiting, and still in order otherwise
+    found = Origins(proc.folder).of([7, 8, 9, 10])
     assert {pid: each.container_ids for pid, each in found.items()} == {8: (A,), 9: ()}
 
 
@@ -156,8 +159,50 @@ def test_real_processes_of_this_machine() -> None:
     assert set(origins.of([pid, os.getpid()])) == {os.getpid()}
 
 
-def test_a_place_without_a_proc_is_said(tmp_path: Path, proc: Proc) -> None:
-    assert Origins(tmp_path / "nothing").unavailable() == (
-        f"There is no host's /proc at {tmp_path / 'nothing'}."
+def test_who_started_after_the_list_was_made_has_only_got_the_number(proc: Proc) -> None:
+    proc.put(7, started=500)
+    proc.put(8, started=501)
+    assert set(Origins(proc.folder).of([7, 8], not_after=500)) == {7}
+
+
+def test_a_process_of_now_is_younger_than_a_list_of_before() -> None:
+    listed = Origins.ticks()
+    while Origins.ticks() <= listed:
+        pass
+    with sleeping() as pid:
+        assert set(Origins().of([pid, os.getpid()], not_after=listed)) == {os.getpid()}
+        assert set(Origins().of([pid], not_after=Origins.ticks())) == {pid}
+
+
+def test_a_command_line_that_cannot_be_read_delays_nobody_and_is_read_later(proc: Proc) -> None:
+    """It takes a lock of the process's memory, which the driver may hold for ever."""
+    proc.put(11, line=KERNEL_LINE)
+    (proc.folder / "11" / "cmdline").unlink()
+    os.mkfifo(proc.folder / "11" / "cmdline")  # to open it waits for somebody who writes
+    origins = Origins(proc.folder)
+    assert origins.of([11])[11].kernel_id is None
+    proc.put(12, line=KERNEL_LINE)
+    began = time.monotonic()
+    assert [each.kernel_id for each in origins.of([11, 12]).values()] == [None, None]
+    assert time.monotonic() - began < 0.4  # nobody waits for it a second time
+    with (proc.folder / "11" / "cmdline").open("wb") as lets_go:
+        lets_go.write(KERNEL_LINE.encode())
+    wait_for(
+        "both kernels to be known",
+        lambda: [each.kernel_id for each in origins.of([11, 12]).values()] == [KERNEL] * 2,
     )
-    assert Origins(proc.folder).unavailable() is None
+
+
+def test_where_the_agent_is_not_among_the_hosts_processes_it_says_so(proc: Proc) -> None:
+    origins = Origins(proc.folder)
+    assert (origins.unavailable() or "").startswith("The agent cannot tell whose processes it sees")
+    place = proc.folder / "self" / "ns"
+    place.mkdir(parents=True)
+    (place / "pid").symlink_to("pid:[4026532345]")
+    assert "or in a container with the host's process numbers" in (origins.unavailable() or "")
+    (place / "pid").unlink()
+    (place / "pid").symlink_to("pid:[4026531836]")
+    assert origins.unavailable() is None
+    (proc.folder / "1" / "stat").unlink()
+    assert "hidepid" in (origins.unavailable() or "")
+    assert Origins().unavailable() is None  # of this machine

@@ -91,7 +91,7 @@ def _value(action: argparse.Action) -> str:
 def _default(action: argparse.Action) -> str:
     if action.dest == "host_id":
         return "the machine's name"
-    if action.dest in ("simulate", "simulation_file", "proc"):
+    if action.dest in ("simulate", "simulation_file"):
         return f"`GPUSPAWNER_{action.dest.upper()}`"
     if action.default in (None, False, "", []) or action.nargs == 0 or not action.option_strings:
         return ""

@@ -44,6 +44,7 @@ def found(summary: Mapping[str, Any], devices: Devices) -> Found:
         runs=runs(summary),
         made_at=datetime.fromtimestamp(summary["Created"], UTC),
         devices=_of_slices(labels) if has_grant(summary) else devices,
+        tolerated=labels.get(our_labels.IGNORE) == "true",
         key=our_labels.key_of(labels),
         fence=our_labels.fence_of(labels),
         grant=our_labels.grant_of(labels),

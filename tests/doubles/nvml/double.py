@@ -46,6 +46,12 @@ class Double(MutableMapping[str, object]):
     def calls(self, symbol: str) -> int:
         return self._loaded.nvmlDoubleCalls(symbol.encode())
 
+    def samples(self) -> tuple[int, int, int]:
+        """GPM samples: how many live, were left by their session, and were used when dead."""
+        counts = (ctypes.c_int * 3)()
+        self._loaded.nvmlDoubleSamples(counts)
+        return counts[0], counts[1], counts[2]
+
     def __getitem__(self, key: str) -> object:
         return self._lines[key]
 
@@ -92,9 +98,15 @@ def instance(gpu_index: int, slot: int, uuid: str, **more: object) -> dict[str, 
     values = {
         "uuid": uuid, "name": "NVIDIA A100-SXM4-40GB MIG 2g.10gb", "total": 9856 * MIB,
         "reserved": 0, "used": (20 + slot) * MIB, "gi": 2, "ci": 2, "memory_mb": 9856,
-        "processes": f"{2000 + slot}:{(10 + slot) * MIB}", "graphics": "", "mps": "",
+        "gi_id": slot + 1, "processes": f"{2000 + slot}:{(10 + slot) * MIB}", "graphics": "",
+        "mps": "",
     } | more  # fmt: skip
     return {f"gpu.{gpu_index}.mig.{slot}.{key}": value for key, value in values.items()}
+
+
+def worked(gpu_index: int, passed: float, **shares: float) -> dict[str, object]:
+    """So much time has passed, of which GPU instances (i1, i3) have worked so much."""
+    return {f"gpu.{gpu_index}.gi.{key[1:]}.work": f"{x}/{passed}" for key, x in shares.items()}
 
 
 def lab() -> dict[str, object]:

@@ -2,7 +2,8 @@
  * GPU. It plays the part of NVML that gpuspawner calls, with the traps that the real one has:
  * memory versions, holes among MIG devices, handles that go stale, GPUs that are lost, drivers
  * that lack a symbol (-DOLD_DRIVER), lists of processes that come in two steps, samples of who was
- * busy with rubbish among them, calls that hang, and any error code from any call.
+ * busy with rubbish among them, samples of GPU instances that must be freed (GPM), calls that hang,
+ * and any error code from any call.
  *
  * Driven by the file that NVML_DOUBLE_STATE names, read anew at each call: lines "key=value".
  *
@@ -11,7 +12,8 @@
  *   gpu.0.uuid=GPU-...               also .name .total .reserved .used (bytes) .util .temp
  *                                    .power .limit (mW) .mig .slots .lookup .lost (a code)
  *                                    .remapped=0,0,1,0 .field.230=1
- *   gpu.0.mig.2.uuid=MIG-...         also .name .total .reserved .used .gi .ci .memory_mb
+ *   gpu.0.mig.2.uuid=MIG-...         also .name .total .reserved .used .memory_mb, .gi .ci (slices)
+ *                                    and .gi_id, the id of the GPU instance that it is in
  *   gpu.0.processes=4711:1048576,4712:-   PIDs and their bytes ("-": not available), also .graphics
  *                                    and .mps, and the same of gpu.0.mig.2
  *   gpu.0.samples=4711:1800000000000000:55   PIDs, microseconds and percent
@@ -19,12 +21,18 @@
  *   gpu.0.probe=0                    the code that answers the question for the number of samples
  *   gpu.0.grows.processes=1          so often this list, or "samples", is longer than it was when
  *                                    its length was asked for
+ *   gpu.0.gpm=1                      whether the chip has GPM (Hopper and later)
+ *   gpu.0.gi.3.work=25/100           how long GPU instance 3 has worked, of how long, in any unit:
+ *                                    two samples give the share between them, equal ones NaN
+ *   gpu.0.gi.3.code=3                the code of the metric, while the call itself succeeds
  *   hang.nvmlDeviceGetName.0=30      this call blocks for so many seconds, for one GPU or instance
  *   hang.nvmlShutdown=30             or for the host; it goes on at once when the line goes
  *   fail.nvmlDeviceGetName=4         this call fails everywhere, or for one GPU or instance:
  *   fail.nvmlDeviceGetName.0=4       fail.nvmlDeviceGetName.0.mig.2=4
+ *   fail.nvmlGpmMetricsGet.0.gi.3=4  or for a GPU instance, as nvmlGpmMigSampleGet; hangs, too
  *
- * What has no line is "unsupported". Calls are counted by nvmlDoubleCalls(name).
+ * What has no line is "unsupported". Calls are counted by nvmlDoubleCalls(name), and samples by
+ * nvmlDoubleSamples.
  * Declarations are our own, from the layouts that the binding uses. */
 
 #include "double_state.h"
@@ -35,9 +43,14 @@ enum { MAX_GPUS = 16, MAX_SLOTS = 16 };
 typedef void *Handle;
 
 static int sessions, session_number, grown;
+static void forget_samples(void);
 
 /* A new test starts as a new process would. */
-void nvmlDoubleReset(void) { memset(counters, 0, sizeof counters); sessions = grown = 0; }
+void nvmlDoubleReset(void) {
+    memset(counters, 0, sizeof counters);
+    sessions = grown = 0;
+    forget_samples();
+}
 
 /* ---- handles: session, GPU, MIG slot + 1, and a mark so that none is NULL ---- */
 
@@ -305,3 +318,4 @@ int nvmlDeviceGetAttributes_v2(Handle h, Attributes *out) {
 }
 
 #include "double_processes.h"
+#include "double_gpm.h"
