@@ -124,8 +124,10 @@ class Agent:
         Raises:
             LedgerAwayError: the books cannot be read or written.
         """
-        compare = self._rounds_left <= 0 or self._must_compare.is_set()
-        self._must_compare.clear()
+        compare = self._rounds_left <= 0
+        if self._must_compare.is_set():  # one that is asked for after this is not lost
+            self._must_compare.clear()
+            compare = True
         try:
             answer = self._guard.round()
             # A change of an engine's state is written down at once, and one that is back may run

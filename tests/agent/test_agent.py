@@ -27,7 +27,7 @@ def test_a_stop_does_not_wait_for_the_pause(world: AgentWorld) -> None:
     world.agent = world.make(observe_seconds=3600, guard_seconds=3600, reconcile_seconds=3600)
     Broker(world.ledger, "agent").observe(world.inventory.look(T0), T0)
     with world.running():
-        world.guard.wait_for(1)
+        wait_for("a round", lambda: world.guard.count)
     assert world.guard.count == 1
 
 

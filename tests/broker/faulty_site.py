@@ -5,12 +5,14 @@ from collections.abc import Callable
 from gpuspawner.agent.agent import Agent
 from gpuspawner.agent.forgotten import Forgotten
 from gpuspawner.agent.guard import Guard
+from gpuspawner.agent.sampler import Sampler
 from gpuspawner.broker.broker import Broker
 from gpuspawner.broker.reconcile import Reconciler
 from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import Lease
 from gpuspawner.domain.reconciliation import Stray
 from gpuspawner.engines.docker.runtime import DockerRuntime
+from gpuspawner.gpus.origins import Origins
 from gpuspawner.ledger.store import Ledger, LedgerAwayError
 from tests.broker.faulty_books import Books
 from tests.broker.faulty_engine import Clock, Container, FaultyClient, FaultyEngine
@@ -102,8 +104,9 @@ class Site:
         self.ledger = Ledger(self.books.url, steps=self.steps)
         broker = Broker(self.ledger, "agent")
         runtimes = {"docker": DockerRuntime(FaultyClient(self.engine, "agent", self.steps))}
+        sampler = Sampler(broker, Lab(self.clock), Origins(), dict)
         self.agent = SteppedAgent(
-            broker, Lab(self.clock), Guard(broker, runtimes, "lab", self.clock),
+            broker, sampler, Guard(broker, runtimes, "lab", self.clock),
             Reconciler(broker, runtimes, "lab", lambda: frozenset({"hub"}), self.clock),
             lambda _: None, self.clock,
         )  # fmt: skip

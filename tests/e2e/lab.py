@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import docker.errors
+
 from gpuspawner.broker.broker import Broker
 from gpuspawner.broker.invariants import broken_promises
 from gpuspawner.domain.devices import HostInventory
@@ -83,9 +85,15 @@ class Lab:
         return self.leases(user)[-1]
 
     def containers(self, user: str | None = None) -> list[dict[str, Any]]:
-        """The engine's containers as inspected, running or not."""
+        """The engine's containers as inspected, running or not.
+
+        One that comes or goes at this moment may be listed and not be there.
+        """
+        found = []
         with contextlib.closing(self.engine.client()) as client:
-            found = [client.inspect_container(x["Id"]) for x in client.containers(all=True)]
+            for each in client.containers(all=True):
+                with contextlib.suppress(docker.errors.NotFound):
+                    found.append(client.inspect_container(each["Id"]))
         label = "org.gpuspawner.user"
         return [
             x for x in found if user is None or (x["Config"]["Labels"] or {}).get(label) == user

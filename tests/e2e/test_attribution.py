@@ -128,7 +128,6 @@ def test_two_servers_of_one_person_and_a_neighbour_on_one_device(site: Site) -> 
     assert shown == {"ada/one": 1300, "ada/two": 1200, "ben": 0}
     assert "1.3 GiB" in lab.cli("status").stdout
 
-    # One that ended and is still listed is nobody's; the driver lists it no more after that.
     site.driver.end(first[1])
     assert len(site.use(one.lease_id, 700).processes or ()) == 2
     lab.stop("ada", "one")
@@ -184,7 +183,12 @@ def test_what_is_foreign_is_told_from_what_is_ours_and_keeps_the_device_from_oth
         assert "unavailable: foreign old-training (2 GiB), python" in lab.cli("status").stdout
         assert "old-training" not in str(refused.body)
         client.remove_container(made, force=True)
-    wait_for("those to be gone", lambda: not _unit(site, uuid).foreign)
+    # They have ended and the driver holds their memory still: it is nobody's to give.
+    wait_for("those to be untold", lambda: _unit(site, uuid).untold_mib == 2700)
+    wait_for("a second look", lambda: "cannot be traced (2.6 GiB)" in lab.cli("status").stdout)
+    for pid in (host_pid, stray):
+        site.driver.end(pid)
+    wait_for("the device to be free", lambda: "foreign" not in lab.cli("status").stdout)
     lab.start("ben", profile="whole")
     assert site.lease("ben").slices[0].uuid == uuid
 
