@@ -20,10 +20,15 @@ pytestmark = pytest.mark.proves("R4")
 LONG = 3600
 
 
-def held(rounds: Rounds) -> threading.Event:
-    """Let each round wait until the test lets it go on."""
-    go = threading.Event()
-    rounds.work = lambda: go.wait(20)  # type: ignore[assignment,return-value]
+def held(rounds: Rounds, came: threading.Event | None = None) -> threading.Event:
+    """Let each round wait until the test lets it go on; ``came`` is set when one does."""
+    go, came = threading.Event(), came or threading.Event()
+
+    def wait() -> None:
+        came.set()
+        go.wait(20)
+
+    rounds.work = wait
     return go
 
 
@@ -57,8 +62,9 @@ def test_a_ledger_that_is_made_anew_beside_a_running_agent_is_new_to_it(
     """Somebody deleted it and restarted the hub."""
     with world.running():
         wait_for("an inventory", world.hosts)
-        go = held(world.reconciler)
-        world.reconciler.wait_for(1)
+        came = threading.Event()
+        go = held(world.reconciler, came)
+        assert came.wait(20)
         for file in tmp_path.glob("ledger.sqlite*"):
             file.unlink()
         with closing(Ledger(f"sqlite:///{tmp_path}/ledger.sqlite")) as hubs, hubs.read():
