@@ -192,7 +192,7 @@ def open_site(
 ) -> DrillSite:
     """Make a lab whose hub, and agent if the hub runs one, listen to a drill."""
     drill = Drill(folder / "drill")
-    users = ["ben", *(f"user{number}" for number in range(1, 120))]
+    users = ["ben", *(f"user{number}" for number in range(1, 300))]
     text = CONFIG.format(hub=drill.environment("hub"), agent=drill.environment("agent"))
     lab = make_lab(
         preset=PRESET, devices=SHARED, groups={"ml101": users}, agent=agent,
