@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from gpuspawner.broker.broker import Broker
-from gpuspawner.domain.attribution import Attribution, Neighbour, attribute
-from gpuspawner.domain.devices import DeviceUUID, HostInventory, Unavailable
+from gpuspawner.domain.attribution import Neighbour, attribute
+from gpuspawner.domain.devices import DeviceUUID, HostInventory
 from gpuspawner.domain.foreign import foreign_use, known_of, with_foreign_use
+from gpuspawner.domain.uses import Attribution
 from gpuspawner.gpus.inventory import Inventory
 from gpuspawner.gpus.origins import Origins
 
@@ -27,7 +28,7 @@ class Sampler:
         self._origins = origins
         self._containers = containers
         self._earlier: Attribution | None = None
-        self._foreign: Mapping[DeviceUUID, Unavailable] | None = None  # None: not read yet
+        self._foreign: Mapping[DeviceUUID, str] | None = None  # None: not read yet
 
     def take(self, now: datetime) -> tuple[HostInventory, Attribution]:
         """Look at the devices, and at whose the processes on them are, and judge foreign use.

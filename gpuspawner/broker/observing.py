@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from gpuspawner.broker.door import Door
-from gpuspawner.domain.attribution import Attribution
 from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import Lease, State
 from gpuspawner.domain.profiles import profile_to_dict
 from gpuspawner.domain.reconciliation import EngineState, Found, Stray, may_readopt
 from gpuspawner.domain.slices import Hold, slice_to_dict
+from gpuspawner.domain.uses import Attribution
 from gpuspawner.ledger.encoding import encode_profile
 from gpuspawner.ledger.writer import Writer
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from gpuspawner.cli.common import add_ledger, now, open_broker, server_name, spell_unknown
 from gpuspawner.cli.status_text import text
-from gpuspawner.domain.attribution import Attribution, Use, fresh_uses
 from gpuspawner.domain.devices import DeviceUUID, HostInventory, Unavailable
 from gpuspawner.domain.knowledge import Knowledge
 from gpuspawner.domain.leases import Lease
 from gpuspawner.domain.pool import FRESH_FOR, Pool, PooledDevice
 from gpuspawner.domain.reconciliation import EngineState, Stray
 from gpuspawner.domain.slices import Hold
+from gpuspawner.domain.uses import Attribution, Use, fresh_uses
 
 # By lease, and by device or instance.
 Uses = Mapping[tuple[int, DeviceUUID], Use]

@@ -8,11 +8,18 @@ who are there (gpu mechanics 1.4, 1.6, 2 and rules 7 to 14).
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
-from gpuspawner.domain.devices import Device, DeviceUUID, HostId, HostInventory, Mode, ProcessUse
-from gpuspawner.domain.leases import HOLDING, Lease
-from gpuspawner.domain.pool import FRESH_FOR
+from gpuspawner.domain.devices import Device, DeviceUUID, HostInventory, Mode, ProcessUse
+from gpuspawner.domain.leases import Lease
+from gpuspawner.domain.uses import (
+    Attribution,
+    ForeignProcess,
+    OwnProcess,
+    UnitUse,
+    Use,
+    most_of,
+    sum_of,
+)
 
 _MPS_SERVER = "nvidia-cuda-mps"  # as much of its name as the kernel keeps
 _PART_OF_AN_INSTANCE = re.compile(r"\d+c\.")  # how the driver names a compute instance's profile
@@ -44,88 +51,6 @@ class Neighbour:
 
     name: str
     tolerated: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnProcess:
-    """One process of a lease on one device or instance."""
-
-    pid: int
-    memory_mib: int | None
-    busy_percent: int | None
-    command: str = ""
-    kernel_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignProcess:
-    """A process that belongs to no lease of the device that it is on.
-
-    ``container`` is the name, or the beginning of the id, of the container that it runs in.
-    ``tolerated``: that may use any GPU.
-    """
-
-    pid: int
-    memory_mib: int | None
-    command: str = ""
-    container: str | None = None
-    tolerated: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """What one lease has of one device or instance; a reading that is None is unknown."""
-
-    lease_id: int
-    uuid: DeviceUUID
-    memory_mib: int | None
-    busy_percent: int | None
-    processes: tuple[OwnProcess, ...] | None = None  # None: they could not be listed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitUse:
-    """How the memory of one device or instance adds up.
-
-    ``leases_mib + foreign_mib + overhead_mib + untold_mib + other_mib`` is what is used, beside the
-    driver's reserve: ``overhead_mib`` is of servers that serve several people, ``untold_mib`` of
-    processes of which the kernel says nothing, ``other_mib`` what no process accounts for. The
-    lists and the total are read one after the other, so that the parts may come out as more than
-    the total; ``other_mib`` is 0 then.
-    """
-
-    uuid: DeviceUUID
-    used_mib: int | None
-    leases_mib: int | None = None
-    foreign_mib: int | None = None
-    overhead_mib: int | None = None
-    untold_mib: int | None = None
-    other_mib: int | None = None
-    foreign: tuple[ForeignProcess, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attribution:
-    """What runs on a host and whose it is, at one moment.
-
-    ``unavailable`` says why it cannot be told here whose a process is; None is that it can.
-    """
-
-    host_id: HostId
-    observed_at: datetime
-    uses: tuple[Use, ...] = ()
-    units: tuple[UnitUse, ...] = ()
-    unavailable: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseUse:
-    """What a lease has of all its devices together; a reading that is None is unknown."""
-
-    observed_at: datetime
-    memory_mib: int | None
-    busy_percent: int | None
-    processes: tuple[OwnProcess, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,51 +113,6 @@ def attribute(
         uses=tuple(uses),
         units=tuple(units),
         unavailable=unavailable,
-    )
-
-
-def fresh_uses(
-    attributions: Mapping[HostId, Attribution], now: datetime
-) -> dict[tuple[int, DeviceUUID], Use]:
-    """Return what is known now of each lease on each device or instance."""
-    return {
-        (use.lease_id, use.uuid): use
-        for attribution in attributions.values()
-        if now - attribution.observed_at <= FRESH_FOR
-        for use in attribution.uses
-    }
-
-
-def uses_of(
-    leases: Iterable[Lease], attributions: Mapping[HostId, Attribution], now: datetime
-) -> dict[int, LeaseUse]:
-    """Return what each lease has of its devices; of those that are left out nothing is known."""
-    fresh = fresh_uses(attributions, now)
-    observed_at = {host_id: each.observed_at for host_id, each in attributions.items()}
-    found = {lease.lease_id: _use_of(lease, fresh, observed_at) for lease in leases}
-    return {lease_id: use for lease_id, use in found.items() if use is not None}
-
-
-def _use_of(
-    lease: Lease,
-    fresh: Mapping[tuple[int, DeviceUUID], Use],
-    observed_at: Mapping[HostId, datetime],
-) -> LeaseUse | None:
-    if not lease.slices or lease.state not in HOLDING:
-        return None
-    found: list[Use] = []
-    for item in lease.slices:
-        use = fresh.get((lease.lease_id, item.uuid))
-        if use is None:
-            return None
-        found.append(use)
-    lists = [use.processes for use in found]
-    known = [each for each in lists if each is not None]
-    return LeaseUse(
-        observed_at=min(observed_at[item.host_id] for item in lease.slices),
-        memory_mib=_sum(use.memory_mib for use in found),
-        busy_percent=_most(use.busy_percent for use in found),
-        processes=None if len(known) < len(lists) else tuple(x for each in known for x in each),
     )
 
 
@@ -315,11 +195,11 @@ def _file(
 
 
 def _accounted(unit: _Unit, found: _Sorted) -> UnitUse:
-    own = _sum(each.memory_mib for processes in found.own.values() for each in processes)
-    foreign = _sum(each.memory_mib for each in found.foreign)
-    overhead = _sum(each.memory_mib for each in found.overhead)
-    untold = _sum(each.memory_mib for each in found.untold)
-    told = _sum((own, foreign, overhead, untold))
+    own = sum_of(each.memory_mib for processes in found.own.values() for each in processes)
+    foreign = sum_of(each.memory_mib for each in found.foreign)
+    overhead = sum_of(each.memory_mib for each in found.overhead)
+    untold = sum_of(each.memory_mib for each in found.untold)
+    told = sum_of((own, foreign, overhead, untold))
     is_known = told is not None and unit.used_mib is not None and not unit.is_part
     return UnitUse(
         uuid=unit.uuid, used_mib=unit.used_mib, leases_mib=own, foreign_mib=foreign,
@@ -336,8 +216,8 @@ def _use(lease: Lease, unit: _Unit, found: _Sorted, shared: UnitUse) -> Use:
     if found.untold and not own:
         # One that ended may have been its only one: in the next look it is there no more.
         return _unknown_use(lease.lease_id, unit.uuid)
-    memory_mib = _sum(each.memory_mib for each in own)
-    busy_percent = _most(each.busy_percent for each in own)
+    memory_mib = sum_of(each.memory_mib for each in own)
+    busy_percent = most_of(each.busy_percent for each in own)
     is_alone = any(item.uuid == unit.uuid and not item.mode.is_share for item in lease.slices)
     if is_alone and own:
         memory_mib = _all_but_foreign(unit, shared, memory_mib)
@@ -351,7 +231,7 @@ def _use(lease: Lease, unit: _Unit, found: _Sorted, shared: UnitUse) -> Use:
 
 def _all_but_foreign(unit: _Unit, shared: UnitUse, own_mib: int | None) -> int | None:
     """Return what the one tenant of a unit uses: managed memory stands in no process's figure."""
-    rest = _sum((shared.foreign_mib, shared.overhead_mib, shared.untold_mib))
+    rest = sum_of((shared.foreign_mib, shared.overhead_mib, shared.untold_mib))
     if unit.used_mib is None or rest is None or unit.is_part:
         return own_mib
     return max(unit.used_mib - rest, own_mib or 0)
@@ -359,23 +239,3 @@ def _all_but_foreign(unit: _Unit, shared: UnitUse, own_mib: int | None) -> int |
 
 def _unknown_use(lease_id: int, uuid: DeviceUUID) -> Use:
     return Use(lease_id=lease_id, uuid=uuid, memory_mib=None, busy_percent=None)
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    """Add up; with one that is unknown the sum is."""
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
-
-
-def _most(values: Iterable[int | None]) -> int | None:
-    """Return the highest, 0 of none; with one that is unknown it is unknown."""
-    most = 0
-    for value in values:
-        if value is None:
-            return None
-        most = max(most, value)
-    return most

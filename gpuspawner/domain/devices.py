@@ -78,7 +78,7 @@ class Instance:
     compute_slices: int | None = None
     busy_percent: int | None = None
     processes: tuple[ProcessUse, ...] | None = None
-    unavailable: Unavailable | None = None
+    foreign: str | None = None  # as of a device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,8 @@ class Device:
     """One physical GPU as last observed.
 
     ``processes`` are those on the device itself, whose instances list their own; None is that they
-    could not be listed.
+    could not be listed. ``unavailable`` is the hardware's own trouble; ``foreign`` is who uses it
+    without a lease, beside that and as last known.
     """
 
     uuid: DeviceUUID
@@ -116,6 +117,7 @@ class Device:
     load: Load = field(default_factory=Load)
     processes: tuple[ProcessUse, ...] | None = None
     unavailable: Unavailable | None = None
+    foreign: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,21 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from gpuspawner.domain.attribution import Attribution, ForeignProcess, UnitUse
-from gpuspawner.domain.devices import DeviceUUID, HostInventory, Trouble, Unavailable
+from gpuspawner.domain.devices import DeviceUUID, HostInventory
 from gpuspawner.domain.units import format_memory_mib
+from gpuspawner.domain.uses import Attribution, ForeignProcess, UnitUse
 
 FOREIGN_LIMIT_MIB: Final = 1024
 _MOST_NAMES: Final = 3
 
 
 def foreign_use(
-    found: Attribution, earlier: Attribution | None, known: Mapping[DeviceUUID, Unavailable]
-) -> dict[DeviceUUID, Unavailable]:
-    """Return the devices and instances that are used from outside.
+    found: Attribution, earlier: Attribution | None, known: Mapping[DeviceUUID, str]
+) -> dict[DeviceUUID, str]:
+    """Return who uses which devices and instances from outside.
 
-    Where it cannot be told now, what was last known stands: unknown is not gone. A process that
-    cannot be traced is one that is ending, in one look; in two it holds what nobody may be given.
+    Where it cannot be told now, what was last known stands, also of a device that is not there to
+    be asked: unknown is not gone. A process that cannot be traced is one that is ending, in one
+    look; in two it holds what nobody may be given.
 
     Args:
         found: whose the processes in a look are.
@@ -30,62 +31,53 @@ def foreign_use(
         known: what was returned then.
     """
     before = {unit.uuid: unit for unit in earlier.units} if earlier is not None else {}
-    verdicts: dict[DeviceUUID, Unavailable] = {}
+    users = dict(known)
     for unit in found.units:
-        why = _verdict(unit, before.get(unit.uuid), known.get(unit.uuid))
-        if why is not None:
-            verdicts[unit.uuid] = why
-    return verdicts
+        who = _who(unit, before.get(unit.uuid), known.get(unit.uuid))
+        users.pop(unit.uuid, None)
+        if who is not None:
+            users[unit.uuid] = who
+    return users
 
 
-def with_foreign_use(
-    seen: HostInventory, verdicts: Mapping[DeviceUUID, Unavailable]
-) -> HostInventory:
-    """Return an inventory in which what is used from outside is unavailable.
+def with_foreign_use(seen: HostInventory, users: Mapping[DeviceUUID, str]) -> HostInventory:
+    """Return an inventory that says who uses its devices from outside.
 
-    What the hardware itself says comes first.
+    Of a device that is partitioned its instances say it: what used it whole was ended for that.
     """
     devices = tuple(
         replace(
             device,
             instances=tuple(
-                replace(each, unavailable=verdicts.get(each.uuid)) for each in device.instances
+                replace(each, foreign=users.get(each.uuid)) for each in device.instances
             ),
-            unavailable=device.unavailable or verdicts.get(device.uuid),
+            foreign=None if device.partitioned else users.get(device.uuid),
         )
         for device in seen.devices
     )
     return replace(seen, devices=devices)
 
 
-def known_of(inventory: HostInventory) -> dict[DeviceUUID, Unavailable]:
-    """Return what an inventory that was judged says of foreign use."""
-    verdicts = {device.uuid: device.unavailable for device in inventory.devices}
+def known_of(inventory: HostInventory) -> dict[DeviceUUID, str]:
+    """Return who uses what from outside by an inventory that was written down."""
+    users = {device.uuid: device.foreign for device in inventory.devices}
     for device in inventory.devices:
-        verdicts |= {instance.uuid: instance.unavailable for instance in device.instances}
-    return {uuid: why for uuid, why in verdicts.items() if why and why.trouble is Trouble.FOREIGN}
+        users |= {instance.uuid: instance.foreign for instance in device.instances}
+    return {uuid: who for uuid, who in users.items() if who is not None}
 
 
-def _verdict(
-    unit: UnitUse, before: UnitUse | None, known: Unavailable | None
-) -> Unavailable | None:
-    if unit.foreign_mib is None and not unit.foreign and unit.untold_mib is None:
-        return known  # nothing could be listed
+def _who(unit: UnitUse, before: UnitUse | None, known: str | None) -> str | None:
     counted = [each for each in unit.foreign if not each.tolerated]
     at_least_mib = sum(each.memory_mib or 0 for each in counted)
     if at_least_mib > FOREIGN_LIMIT_MIB:
-        return _used_by(_names(counted))
+        return _names(counted)
     stays_mib = min(unit.untold_mib or 0, (before.untold_mib or 0) if before else 0)
     if at_least_mib + stays_mib > FOREIGN_LIMIT_MIB:
-        return _used_by(f"a process that cannot be traced ({format_memory_mib(stays_mib)})")
-    is_sure = unit.untold_mib is not None and all(x.memory_mib is not None for x in counted)
+        return f"a process that cannot be traced ({format_memory_mib(stays_mib)})"
+    is_sure = unit.untold_mib is not None and all(each.memory_mib is not None for each in counted)
     if is_sure and at_least_mib + (unit.untold_mib or 0) <= FOREIGN_LIMIT_MIB:
         return None
     return known
-
-
-def _used_by(names: str) -> Unavailable:
-    return Unavailable(trouble=Trouble.FOREIGN, detail=names, cleared_by="stopping what uses it")
 
 
 def _names(processes: Sequence[ForeignProcess]) -> str:

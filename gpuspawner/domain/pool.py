@@ -126,8 +126,8 @@ class Pool:
     ) -> None:
         """Join policy, inventories, cordons (UUID to note) and the living holds.
 
-        ``foreign`` names who uses a device without a lease, by host and UUID; the UUID ``*``
-        stands for all of a host's.
+        ``foreign`` names the containers that have a device without a lease, by host and UUID; the
+        UUID ``*`` stands for all of a host's. Whose memory is there the devices say themselves.
         """
         self.policy = policy
         hosts = sorted(hosts, key=lambda item: (item.observed_at, item.host_id))
@@ -217,18 +217,17 @@ def _pooled(
 ) -> PooledDevice:
     units: dict[str, Unavailable] = {}
     for instance in device.instances:
-        if instance.unavailable is not None:
-            units[instance.uuid] = instance.unavailable
-        elif instance.uuid in cordons:
+        if instance.uuid in cordons:
             units[instance.uuid] = _cordoned(cordons[instance.uuid])
+        elif instance.foreign is not None:
+            units[instance.uuid] = _foreign(instance.foreign)
     unavailable = device.unavailable
     if unavailable is None and device.uuid in cordons:
         unavailable = _cordoned(cordons[device.uuid])
     who = foreign.get((host.host_id, device.uuid)) or foreign.get((host.host_id, "*"))
+    who = who or device.foreign
     if unavailable is None and who is not None:
-        unavailable = Unavailable(
-            trouble=Trouble.FOREIGN, detail=who, cleared_by="stopping what uses it"
-        )
+        unavailable = _foreign(who)
     return PooledDevice(
         device=device,
         rule=policy.rule_for(device),
@@ -238,6 +237,10 @@ def _pooled(
         unavailable=unavailable,
         unavailable_units=units,
     )
+
+
+def _foreign(who: str) -> Unavailable:
+    return Unavailable(trouble=Trouble.FOREIGN, detail=who, cleared_by="stopping what uses it")
 
 
 def _cordoned(note: str) -> Unavailable:

@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from gpuspawner.domain.attribution import Attribution, ForeignProcess, OwnProcess, UnitUse, Use
 from gpuspawner.domain.devices import (
     Device,
     DeviceUUID,
@@ -24,6 +23,7 @@ from gpuspawner.domain.policy import Policy, policy_from_dict, policy_to_dict
 from gpuspawner.domain.profiles import Profile, profile_from_dict, profile_to_dict
 from gpuspawner.domain.reasons import Code, Reason
 from gpuspawner.domain.slices import Hold, slice_from_dict
+from gpuspawner.domain.uses import Attribution, ForeignProcess, OwnProcess, UnitUse, Use
 
 
 def encode_profile(profile: Profile) -> str:
@@ -119,7 +119,7 @@ def decode_inventory(host_id: str, observed_at: datetime, text: str) -> HostInve
 
 
 def _encode_device(device: Device) -> dict[str, Any]:
-    load = device.load
+    load, unavailable = device.load, device.unavailable
     return {
         "uuid": device.uuid,
         "index": device.index,
@@ -134,7 +134,7 @@ def _encode_device(device: Device) -> dict[str, Any]:
                 "used_mib": item.used_mib,
                 "compute_slices": item.compute_slices,
                 "busy_percent": item.busy_percent,
-                "unavailable": _encode_unavailable(item.unavailable),
+                "foreign": item.foreign,
             }
             for item in device.instances
         ],
@@ -146,21 +146,19 @@ def _encode_device(device: Device) -> dict[str, Any]:
             "power_w": load.power_w,
             "power_limit_w": load.power_limit_w,
         },
-        "unavailable": _encode_unavailable(device.unavailable),
-    }
-
-
-def _encode_unavailable(unavailable: Unavailable | None) -> dict[str, str] | None:
-    if unavailable is None:
-        return None
-    return {
-        "trouble": str(unavailable.trouble),
-        "detail": unavailable.detail,
-        "cleared_by": unavailable.cleared_by,
+        "unavailable": None
+        if unavailable is None
+        else {
+            "trouble": str(unavailable.trouble),
+            "detail": unavailable.detail,
+            "cleared_by": unavailable.cleared_by,
+        },
+        "foreign": device.foreign,
     }
 
 
 def _decode_device(host_id: str, data: Mapping[str, Any]) -> Device:
+    unavailable = data["unavailable"]
     return Device(
         uuid=DeviceUUID(data["uuid"]),
         host_id=HostId(host_id),
@@ -168,22 +166,16 @@ def _decode_device(host_id: str, data: Mapping[str, Any]) -> Device:
         model=data["model"],
         memory_mib=data["memory_mib"],
         partitioned=data["partitioned"],
-        instances=tuple(_decode_instance(item) for item in data["instances"]),
+        instances=tuple(Instance(**item) for item in data["instances"]),
         load=Load(**data["load"]),
-        unavailable=_decode_unavailable(data["unavailable"]),
-    )
-
-
-def _decode_instance(data: Mapping[str, Any]) -> Instance:
-    # What was written before instances had verdicts of their own has none.
-    return Instance(**{**data, "unavailable": _decode_unavailable(data.get("unavailable"))})
-
-
-def _decode_unavailable(data: Mapping[str, str] | None) -> Unavailable | None:
-    if data is None:
-        return None
-    return Unavailable(
-        trouble=Trouble(data["trouble"]), detail=data["detail"], cleared_by=data["cleared_by"]
+        unavailable=None
+        if unavailable is None
+        else Unavailable(
+            trouble=Trouble(unavailable["trouble"]),
+            detail=unavailable["detail"],
+            cleared_by=unavailable["cleared_by"],
+        ),
+        foreign=data.get("foreign"),  # what was written before says nothing of it
     )
 
 

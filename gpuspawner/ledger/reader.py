@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, desc, func, select, union
 
-from gpuspawner.domain.attribution import Attribution
 from gpuspawner.domain.devices import DeviceUUID, HostId, HostInventory
 from gpuspawner.domain.leases import HOLDING, LIVE, Lease, ServerKey, State
 from gpuspawner.domain.policy import Policy
@@ -15,6 +14,7 @@ from gpuspawner.domain.pool import Pool
 from gpuspawner.domain.reconciliation import EngineState, Stray
 from gpuspawner.domain.settlement import Waiter
 from gpuspawner.domain.slices import Hold
+from gpuspawner.domain.uses import Attribution
 from gpuspawner.ledger import tables
 from gpuspawner.ledger.encoding import (
     decode_attribution,

@@ -6,7 +6,6 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, bindparam, case, delete, insert, select, update
 
-from gpuspawner.domain.attribution import Attribution
 from gpuspawner.domain.devices import HostInventory
 from gpuspawner.domain.leases import HOLDING, Claim, State, check_transition
 from gpuspawner.domain.policy import Policy
@@ -14,6 +13,7 @@ from gpuspawner.domain.pool import Pool
 from gpuspawner.domain.reasons import Reason
 from gpuspawner.domain.reconciliation import EngineState, Stray
 from gpuspawner.domain.slices import Hold, slice_to_dict
+from gpuspawner.domain.uses import Attribution
 from gpuspawner.ledger import tables
 from gpuspawner.ledger.encoding import (
     encode_attribution,

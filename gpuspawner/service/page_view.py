@@ -9,7 +9,6 @@ from urllib.parse import quote
 from babel.dates import format_timedelta
 
 from gpuspawner.catalogue import Catalogue
-from gpuspawner.domain.attribution import LeaseUse
 from gpuspawner.domain.choices import allowed_profiles
 from gpuspawner.domain.devices import HostInventory, Unavailable
 from gpuspawner.domain.knowledge import Unknown, Why
@@ -17,6 +16,7 @@ from gpuspawner.domain.leases import HOLDING, Lease, State
 from gpuspawner.domain.picture import DevicePicture, Shown, SlicePicture
 from gpuspawner.domain.placement import availability
 from gpuspawner.domain.pool import FRESH_FOR
+from gpuspawner.domain.uses import LeaseUse
 from gpuspawner.service.auth import Asker
 from gpuspawner.service.questions import Overview
 from gpuspawner.service.settings import Settings

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from gpuspawner.domain.attribution import Attribution, LeaseUse, uses_of
 from gpuspawner.domain.devices import HostId, HostInventory
 from gpuspawner.domain.knowledge import Knowledge
 from gpuspawner.domain.leases import Lease, ServerKey, State
@@ -13,6 +12,7 @@ from gpuspawner.domain.picture import DevicePicture, Viewer, draw
 from gpuspawner.domain.policy import Policy
 from gpuspawner.domain.pool import Pool
 from gpuspawner.domain.reconciliation import EngineState
+from gpuspawner.domain.uses import Attribution, LeaseUse, uses_of
 from gpuspawner.ledger.reader import Reader
 
 LAST_ENDINGS: Final = 5

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from gpuspawner.catalogue import Catalogue
-from gpuspawner.domain.attribution import LeaseUse
 from gpuspawner.domain.devices import Mode, Trouble, Unavailable
 from gpuspawner.domain.knowledge import Unknown, Why
 from gpuspawner.domain.leases import Lease
@@ -20,6 +19,7 @@ from gpuspawner.domain.placement import availability
 from gpuspawner.domain.pool import Pool
 from gpuspawner.domain.profiles import Profile
 from gpuspawner.domain.slices import Slice
+from gpuspawner.domain.uses import LeaseUse
 from gpuspawner.service import schemas
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from gpuspawner.broker.broker import Broker
 from gpuspawner.cli import status
-from gpuspawner.domain.attribution import Attribution, Use
 from gpuspawner.domain.devices import DeviceUUID, HostId
 from gpuspawner.domain.leases import Lease
 from gpuspawner.domain.reasons import Code, RefusedError, reason
+from gpuspawner.domain.uses import Attribution, Use
 from tests.builders import EXITED, ML_SHARE, SMALL_MIG, T0, WHOLE, after, claim, inventory
 from tests.cli.conftest import Ran
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuspawner.catalogue import Catalogue
-from gpuspawner.domain.attribution import uses_of
 from gpuspawner.domain.leases import Lease
+from gpuspawner.domain.uses import uses_of
 from gpuspawner.ledger.store import Ledger
 from tests.docs.pages import ROOT, blocks, commands, says
 from tests.docs.sessions import NOT_HERE, Session

@@ -7,25 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuspawner.domain.attribution import (
+from gpuspawner.domain.attribution import Neighbour, Origin, attribute
+from gpuspawner.domain.devices import Device, DeviceUUID, Load, Mode, ProcessUse
+from gpuspawner.domain.leases import Lease, State
+from gpuspawner.domain.slices import Hold
+from gpuspawner.domain.uses import (
     Attribution,
     ForeignProcess,
-    LeaseUse,
-    Neighbour,
-    Origin,
     OwnProcess,
     UnitUse,
     Use,
-    attribute,
-    uses_of,
 )
-from gpuspawner.domain.devices import Device, DeviceUUID, HostId, Load, Mode, ProcessUse
-from gpuspawner.domain.leases import Lease, State
-from gpuspawner.domain.pool import FRESH_FOR
-from gpuspawner.domain.slices import Hold
 from tests.builders import (
     ML_SHARE,
-    PAIR,
     SMALL_MIG,
     T0,
     WHOLE,
@@ -39,13 +33,12 @@ from tests.builders import (
 
 ADA, BEN, CHO = ("a" * 64, "b" * 64, "c" * 64)
 STRANGER, INNER = ("d" * 64, "e" * 64)
-LAB = HostId("lab")
 
 
 def lease_of(lease_id: int, user: str, container: str | None, *holds: Hold) -> Lease:
     """Make a running lease; its profile is of the mode of what it holds."""
     mode = holds[0].slice.mode
-    profile = {"whole": PAIR if len(holds) > 1 else WHOLE, "mig": SMALL_MIG}.get(mode, ML_SHARE)
+    profile = {"whole": WHOLE, "mig": SMALL_MIG}.get(mode, ML_SHARE)
     return Lease(
         lease_id=lease_id, key=key(user), state=State.RUNNING, profile=profile, image=None,
         engine="docker", requested_at=T0, granted_at=T0, running_at=T0, run_id=container,
@@ -266,29 +259,6 @@ def test_where_nobody_has_mps_a_server_of_it_is_foreign() -> None:
     found = told(gpu(has(1, 4000)), [SHARE_1], runs(1, command="nvidia-cuda-mps"))
     assert (found.units[0].foreign_mib, found.units[0].overhead_mib) == (4000, 0)
     assert found.uses[0].memory_mib == 0
-
-
-def test_a_lease_of_two_devices_adds_up() -> None:
-    pair = lease_of(1, "ada", ADA, hold_of(1, "GPU-a"), hold_of(1, "GPU-b"))
-    devices = (gpu(has(10, 100, 30), used=200), gpu(has(10, 50, 80), name="b", used=60, index=1))
-    found = told(devices, [pair], runs(10, ADA))
-    use = uses_of([pair], {LAB: found}, T0)[1]
-    assert (use.memory_mib, use.busy_percent, use.observed_at) == (260, 80, T0)
-    assert [each.memory_mib for each in use.processes or ()] == [100, 50]
-
-
-@pytest.mark.proves("P5")
-def test_what_is_old_or_was_never_seen_is_unknown() -> None:
-    found = told(gpu(has(10, 1000)), [SHARE_1], runs(10, ADA))
-    known = {1: LeaseUse(observed_at=T0, memory_mib=1000, busy_percent=0, processes=(
-        OwnProcess(pid=10, memory_mib=1000, busy_percent=0, command="python3"),
-    ))}  # fmt: skip
-    assert uses_of([SHARE_1], {LAB: found}, T0 + FRESH_FOR) == known
-    assert uses_of([SHARE_1], {LAB: found}, T0 + 1.01 * FRESH_FOR) == {}
-    assert uses_of([SHARE_1], {}, T0) == {}
-    assert uses_of([SHARE_2], {LAB: found}, T0) == {}  # came since
-    ended = replace(SHARE_1, state=State.ENDED, ended_at=T0)
-    assert uses_of([ended], {LAB: found}, T0) == {}
 
 
 memories = st.none() | st.integers(0, 20_000)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpuspawner.domain.attribution import Attribution, Use
 from gpuspawner.domain.devices import DeviceUUID, HostId
+from gpuspawner.domain.uses import Attribution, Use
 from gpuspawner.gpus.simulated import SimulatedInventory
 from tests.e2e.lab import Lab, agent_with
 from tests.rig.processes import wait_for

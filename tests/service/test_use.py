@@ -3,9 +3,9 @@
 import pytest
 
 from gpuspawner.broker.broker import Broker
-from gpuspawner.domain.attribution import Attribution, OwnProcess, Use
 from gpuspawner.domain.leases import Lease
 from gpuspawner.domain.pool import FRESH_FOR
+from gpuspawner.domain.uses import Attribution, OwnProcess, Use
 from tests.builders import ML_SHARE, inventory
 from tests.service.answers import document, validate
 from tests.service.conftest import Site
