@@ -18,6 +18,8 @@ OBSERVE_SECONDS: Final = 2.0
 OBSERVE_AT_LEAST_SECONDS: Final = 1.0  # the driver samples no more often
 GUARD_SECONDS: Final = 5.0
 RECONCILE_SECONDS: Final = 30.0
+ROUNDS_AT_LEAST_SECONDS: Final = 0.1
+MOST_SECONDS: Final = 3600.0
 # A burst of events is answered by one look.
 BURST_SECONDS: Final = 0.5
 WATCH_AGAIN_SECONDS: Final = 2.0

@@ -2,19 +2,23 @@
 
 import argparse
 import logging
+import math
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from gpuspawner.agent.agent import (
     GUARD_SECONDS,
+    MOST_SECONDS,
     OBSERVE_AT_LEAST_SECONDS,
     OBSERVE_SECONDS,
     RECONCILE_SECONDS,
+    ROUNDS_AT_LEAST_SECONDS,
     Agent,
 )
 from gpuspawner.agent.forgotten import Forgotten
@@ -63,9 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--external", action="store_true",
         help="do not end with the process that started this one (for a unit of the site's own)",
     )  # fmt: skip
-    parser.add_argument("--observe-seconds", type=_observe_seconds, default=OBSERVE_SECONDS)
-    parser.add_argument("--guard-seconds", type=float, default=GUARD_SECONDS)
-    parser.add_argument("--reconcile-seconds", type=float, default=RECONCILE_SECONDS)
+    for name, usually, at_least in (
+        ("--observe-seconds", OBSERVE_SECONDS, OBSERVE_AT_LEAST_SECONDS),
+        ("--guard-seconds", GUARD_SECONDS, ROUNDS_AT_LEAST_SECONDS),
+        ("--reconcile-seconds", RECONCILE_SECONDS, ROUNDS_AT_LEAST_SECONDS),
+    ):
+        parser.add_argument(name, type=partial(_seconds, at_least=at_least), default=usually)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,12 +105,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _observe_seconds(text: str) -> float:
-    seconds = float(text)
-    if not seconds >= OBSERVE_AT_LEAST_SECONDS:
+def _seconds(text: str, at_least: float) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not at_least <= seconds <= MOST_SECONDS:
         raise argparse.ArgumentTypeError(
-            f"expected at least {OBSERVE_AT_LEAST_SECONDS:g} s between two looks at the devices, "
-            f"got {text}"
+            f"expected seconds from {at_least:g} to {MOST_SECONDS:g}, got {text!r}"
         )
     return seconds
 

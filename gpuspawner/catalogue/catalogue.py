@@ -1,12 +1,12 @@
 """The catalogue: one object per language, through which everything is said to people."""
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from babel.dates import format_date, format_time
+from babel.dates import format_date, format_time, format_timedelta
 from babel.numbers import format_decimal
 
 from gpuspawner.catalogue.language import SUPPORTED
@@ -172,6 +172,10 @@ class Catalogue:
     def join(self, items: Iterable[str]) -> str:
         """List names one after the other, as the reader's language does it."""
         return LIST_SEPARATOR[self.locale].join(items)
+
+    def duration(self, passed: timedelta) -> str:
+        """Spell how long something has lasted; before it began, by a clock behind, it is none."""
+        return format_timedelta(max(passed, timedelta()), granularity="minute", locale=self.locale)
 
     def time(self, moment: datetime | None, zone: Zone = None) -> str:
         """Spell a moment in the reader's zone; without one (or an unknown one) in UTC, saying so.

@@ -6,31 +6,21 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import quote
 
-from babel.dates import format_timedelta
-
 from gpuspawner.catalogue import Catalogue
 from gpuspawner.domain.choices import allowed_profiles
-from gpuspawner.domain.devices import HostInventory, Unavailable
-from gpuspawner.domain.knowledge import Unknown, Why
+from gpuspawner.domain.devices import Unavailable
+from gpuspawner.domain.knowledge import Unknown
 from gpuspawner.domain.leases import HOLDING, Lease, State
 from gpuspawner.domain.picture import DevicePicture, Shown, SlicePicture
 from gpuspawner.domain.placement import availability
-from gpuspawner.domain.pool import FRESH_FOR
 from gpuspawner.domain.uses import LeaseUse
 from gpuspawner.service.auth import Asker
+from gpuspawner.service.page_notices import Notice, notices_of
 from gpuspawner.service.questions import Overview
 from gpuspawner.service.settings import Settings
 from gpuspawner.service.views import part_label, trouble_label, unknown_sentence
 
 _BAR: Final = 100  # a bar's parts share this many steps; the style sheet has a class for each
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """Something that a reader must know before believing the rest; ``kind`` is info or warning."""
-
-    kind: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +130,7 @@ class PageWriter:
                 for item, count in counted
             )
         return PageView(
-            notices=(
-                *self._notices(seen.hosts, published=seen.policy is not None),
-                *self._silent_engines(seen),
-                *self._untold(seen),
-            ),
+            notices=tuple(notices_of(seen, self._words, self._asker, self._now)),
             living=tuple(
                 self._server(each, seen.own.knowledge.of(each), seen.own.uses.get(each.lease_id))
                 for each in seen.own.living
@@ -162,62 +148,6 @@ class PageWriter:
             "The page tries again by itself."
         )
         return PageView(notices=(Notice(kind="warning", text=text),))
-
-    def _notices(self, hosts: Sequence[HostInventory], *, published: bool) -> Iterable[Notice]:
-        words = self._words
-        if any(host.simulated for host in hosts):
-            yield Notice(kind="info", text=words.text(
-                "This is a simulated lab: the GPUs below are not real, and notebooks see none."
-            ))  # fmt: skip
-        if not hosts:
-            yield Notice(kind="warning", text=words.text(
-                "No host has reported its GPUs yet, so none can be handed out. Servers without a "
-                "GPU start as always. If it stays like this, tell the staff: “no GPU agent runs”."
-            ))  # fmt: skip
-        elif not published:
-            yield Notice(kind="info", text=words.text(
-                "JupyterHub has not said yet what can be chosen; it does when the first server "
-                "is started."
-            ))  # fmt: skip
-        for host in hosts:
-            age = self._now - host.observed_at
-            if age > FRESH_FOR:
-                yield Notice(kind="warning", text=words.text(
-                    "No report from the host {host} for {time}: what is shown of its GPUs is old. "
-                    "Running servers go on; shares of its GPUs are not handed out until it "
-                    "reports again.",
-                    host=host.host_id, time=self._duration(host.observed_at),
-                ))  # fmt: skip
-            elif host.trouble is not None:
-                yield Notice(kind="warning", text=words.text(
-                    "The host {host} cannot ask its GPUs right now: what is shown of them is from "
-                    "the last time it could.",
-                    host=host.host_id,
-                ))  # fmt: skip
-
-    def _silent_engines(self, seen: Overview) -> Iterable[Notice]:
-        for state in seen.silent:
-            unknown = seen.own.knowledge.of_engine(state)
-            if unknown is None or unknown.since is None or unknown.why is Why.AGENT_AWAY:
-                continue  # an agent that is away is told of by the age of its report
-            yield Notice(kind="warning", text=self._words.text(
-                "The engine that runs the servers of the host {host} has not answered for {time}: "
-                "none can be started or stopped there right now. Running servers go on, and keep "
-                "their GPUs.",
-                host=state.host_id, time=self._duration(unknown.since),
-            ))  # fmt: skip
-
-    def _untold(self, seen: Overview) -> Iterable[Notice]:
-        """Say to the staff where it cannot be told whose the processes on the GPUs are."""
-        if not self._asker.admin:
-            return
-        for host_id, attribution in seen.attributions.items():
-            if attribution.unavailable is not None:
-                yield Notice(kind="warning", text=self._words.text(
-                    "It cannot be told whose the processes on the GPUs of the host {host} are: "
-                    "{why}",
-                    host=host_id, why=attribution.unavailable,
-                ))  # fmt: skip
 
     def _server(self, lease: Lease, unknown: Unknown | None, use: LeaseUse | None) -> ServerView:
         moment = lease.ended_at or lease.running_at or lease.granted_at or lease.requested_at
@@ -319,12 +249,8 @@ class PageWriter:
         return Moment(
             iso=moment.isoformat(timespec="seconds"),
             text=self._words.time(moment),
-            ago=self._duration(moment),
+            ago=self._words.duration(self._now - moment),
         )
-
-    def _duration(self, since: datetime) -> str:
-        passed = max(self._now - since, since - since)
-        return format_timedelta(passed, granularity="minute", locale=self._words.locale)
 
 
 def _percent(value: int | None) -> str:

@@ -52,6 +52,17 @@ def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
     assert ran.err.startswith("usage: gpuspawner")
 
 
+@pytest.mark.parametrize(
+    ("argument", "least"),
+    [("--observe-seconds", "1"), ("--guard-seconds", "0.1"), ("--reconcile-seconds", "0.1")],
+)
+@pytest.mark.parametrize("given", ["0", "0.09", "-1", "nan", "inf", "3601", "soon", ""])
+def test_an_agents_pauses_have_bounds(run: Run, argument: str, least: str, given: str) -> None:
+    ran = run("agent", f"{argument}={given}")
+    assert ran.status == 2
+    assert f"{argument}: expected seconds from {least} to 3600, got '{given}'" in ran.err
+
+
 @pytest.mark.parametrize("arguments", READING)
 @pytest.mark.parametrize("path", ["ledger.sqlite", "no-such-folder/ledger.sqlite"])
 def test_a_mistyped_path_makes_no_new_ledger(

@@ -15,7 +15,9 @@ import pytest
 
 from gpuspawner.domain.devices import DeviceUUID, HostId
 from gpuspawner.domain.uses import Attribution, Use
+from gpuspawner.gpus.origins import Origins
 from gpuspawner.gpus.simulated import SimulatedInventory
+from tests.conftest import lacking
 from tests.e2e.lab import Lab, agent_with
 from tests.rig.processes import wait_for
 
@@ -78,7 +80,13 @@ class Site:
 
 
 @pytest.fixture
-def site(make_lab: Callable[..., Lab], tmp_path: Path) -> Site:
+def needs_host_processes() -> None:
+    if missing := Origins().unavailable():
+        lacking(missing)
+
+
+@pytest.fixture
+def site(needs_host_processes: None, make_lab: Callable[..., Lab], tmp_path: Path) -> Site:
     file = tmp_path / "driver.json"
     config = agent_with("--observe-seconds", "1", "--simulation-file", str(file))
     lab = make_lab(agent=True, config=config, groups={"ml101": ["ada", "ben"]})
@@ -89,9 +97,10 @@ def site(make_lab: Callable[..., Lab], tmp_path: Path) -> Site:
 
 def nest(pid: int) -> None:
     """Move a process into a control group as an engine inside its container would make it."""
-    groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    path = next(line.split(":", 2)[2] for line in groups if ":pids:" in line)
-    inner = Path("/sys/fs/cgroup/pids") / path.lstrip("/") / "docker" / ("f" * 64)
+    groups = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    paths = {names: path for _, names, path in groups}
+    root = "pids" if "pids" in paths else ""  # version 1, or the one hierarchy of version 2
+    inner = Path("/sys/fs/cgroup") / root / paths[root].lstrip("/") / "docker" / ("f" * 64)
     inner.mkdir(parents=True)
     (inner / "cgroup.procs").write_text(str(pid))
     assert f"/docker/{'f' * 64}" in Path(f"/proc/{pid}/cgroup").read_text()

@@ -1,7 +1,6 @@
 """The samples of GPM: none is left behind, and none is used after its end."""
 
 import importlib
-import threading
 
 import nvml_double
 import pytest
@@ -29,15 +28,6 @@ def worked(double, seconds):
 
 def busy(seen):
     return [item.busy_percent for item in seen.devices[1].instances]
-
-
-def let_go(double, key):
-    """End a hang, and wait until the calls of its thread have come back."""
-    del double[key]
-    for thread in threading.enumerate():
-        if thread.name.startswith("nvml-"):
-            thread.join(60)
-            assert not thread.is_alive()
 
 
 def test_none_is_left_after_many_looks_layouts_and_sessions(hopper, inventory, at):
@@ -133,7 +123,7 @@ def test_a_reading_that_came_back_late_leaves_all_in_order(hopper, hurried, at):
         assert seen.devices[1].unavailable.trouble is Trouble.UNKNOWN
         assert busy(seen) == [None] * 3
     assert hopper.calls(SAMPLE) == 3 + 2  # in the second of the three
-    let_go(hopper, key)
+    hopper.let_go(key)
     assert hopper.samples() == (3, 0, 0)
     worked(hopper, 5000)
     seen = hurried.look(at(5000))
@@ -151,7 +141,7 @@ def test_closing_while_a_reading_hangs_frees_nothing_under_it(hopper, hurried, a
     hurried.close()
     assert (hopper.samples(), hopper.calls(SHUTDOWN)) == (before, 0)
     assert before == (4, 0, 0)  # the one that is being taken, too
-    let_go(hopper, key)
+    hopper.let_go(key)
     hurried.close()
     assert (hopper.calls(SHUTDOWN), hopper.samples()) == (1, (0, 0, 0))
 
@@ -162,7 +152,7 @@ def test_a_closing_that_hangs_frees_each_sample_once(hopper, hurried, at):
     hurried.close()
     hurried.close()
     assert (hopper.calls(FREE), hopper.calls(SHUTDOWN)) == (1, 0)
-    let_go(hopper, f"hang.{FREE}")
+    hopper.let_go(f"hang.{FREE}")
     assert (hopper.calls(FREE), hopper.calls(SHUTDOWN)) == (3, 1)
     assert hopper.samples() == (0, 0, 0)
 

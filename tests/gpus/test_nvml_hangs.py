@@ -26,15 +26,6 @@ def hurried(double):
     made.close()
 
 
-def let_go(double, key):
-    """End a hang, and wait until the calls of its thread have come back."""
-    del double[key]
-    for thread in threading.enumerate():
-        if thread.name.startswith("nvml-"):
-            thread.join(60)
-            assert not thread.is_alive()
-
-
 def troubles(seen):
     return {d.uuid: d.unavailable and d.unavailable.trouble for d in seen.devices}
 
@@ -99,7 +90,7 @@ def test_a_gpu_that_comes_back_is_read_again(double, hurried, at, caplog):
     hurried.look(at(2))
     hurried.look(at(4))
     double["gpu.0.used"] = 777 * nvml_double.MIB
-    let_go(double, f"hang.{POWER}.0")
+    double.let_go(f"hang.{POWER}.0")
 
     seen = hurried.look(at(6)).devices
 
@@ -121,7 +112,7 @@ def test_what_a_late_call_saw_is_not_lost(double, hurried, at):
     double["hang.nvmlDeviceGetRemappedRows.0"] = LONG  # after the samples were taken
     hurried.look(at(2))
     assert double.calls("nvmlDeviceGetProcessUtilization") == 2 + 1 + 2  # there were some of it
-    let_go(double, "hang.nvmlDeviceGetRemappedRows.0")
+    double.let_go("hang.nvmlDeviceGetRemappedRows.0")
     assert hurried.look(at(4)).devices[0].processes[0].busy_percent == 80
 
 
@@ -129,7 +120,7 @@ def test_an_instance_that_hangs_is_its_gpus_hang(double, hurried, at):
     double["hang.nvmlDeviceGetComputeRunningProcesses_v3.1.mig.2"] = LONG
     seen = hurried.look(at())
     assert troubles(seen) == {"GPU-0": None, "GPU-1": Trouble.UNKNOWN, "GPU-2": None}
-    let_go(double, "hang.nvmlDeviceGetComputeRunningProcesses_v3.1.mig.2")
+    double.let_go("hang.nvmlDeviceGetComputeRunningProcesses_v3.1.mig.2")
     assert set(troubles(hurried.look(at(2))).values()) == {None}
 
 
@@ -146,7 +137,7 @@ def test_the_session_does_not_end_while_a_gpu_hangs(double, hurried, at):
     assert troubles(hurried.look(at(202)))["GPU-2"] is None
     assert (double.calls(SHUTDOWN), double.calls(INIT)) == (0, 1)
     del double["gpu.1.lost"]
-    let_go(double, f"hang.{POWER}.0")
+    double.let_go(f"hang.{POWER}.0")
 
     assert set(troubles(hurried.look(at(204))).values()) == {None}
 
@@ -161,7 +152,7 @@ def test_a_lookup_that_hangs_delays_no_other(double, hurried, at):
         seen = hurried.look(at(seconds))
         assert (seen.trouble, troubles(seen)) == (None, {"GPU-1": None, "GPU-2": None})
     assert double.calls(LOOKUP) == 3
-    let_go(double, f"hang.{LOOKUP}.0")
+    double.let_go(f"hang.{LOOKUP}.0")
     assert set(troubles(hurried.look(at(4)))) == {"GPU-0", "GPU-1", "GPU-2"}
     assert (double.calls(LOOKUP), double.calls(INIT)) == (3, 1)  # the late answer was good
 
@@ -182,7 +173,7 @@ def test_a_session_that_hangs_while_it_opens_is_used_when_it_comes(double, hurri
         seen = hurried.look(at(seconds))
         assert "The host's GPUs do not answer within 1 s" in seen.trouble
         assert seen.devices == ()
-    let_go(double, f"hang.{symbol}")
+    double.let_go(f"hang.{symbol}")
     seen = hurried.look(at(102))
     assert (seen.trouble, seen.driver_version) == (None, "580.95.05")
     assert set(troubles(seen).values()) == {None}
@@ -192,7 +183,7 @@ def test_a_session_that_hangs_while_it_opens_is_used_when_it_comes(double, hurri
 def test_a_session_that_opened_too_late_is_closed_too(double, hurried, at):
     double[f"hang.{INIT}"] = LONG
     hurried.look(at())
-    let_go(double, f"hang.{INIT}")
+    double.let_go(f"hang.{INIT}")
     hurried.close()
     assert (double.calls(INIT), double.calls(SHUTDOWN)) == (1, 1)
 
@@ -207,7 +198,7 @@ def test_a_count_that_hangs_is_the_hosts_trouble(double, hurried, at, caplog):
         assert [device.uuid for device in seen.devices] == [device.uuid for device in before]
     assert double.calls(COUNT) == 2
     assert len(caplog.records) == 1
-    let_go(double, f"hang.{COUNT}")
+    double.let_go(f"hang.{COUNT}")
     seen = hurried.look(at(6))
     assert (seen.trouble, seen.devices) == (None, before)
 
@@ -220,7 +211,7 @@ def test_a_shutdown_that_hangs_holds_up_neither_close_nor_look(double, hurried, 
     seen = hurried.look(at(2))
     assert "The host's GPUs do not answer within 1 s" in seen.trouble
     assert (double.calls(SHUTDOWN), double.calls(INIT)) == (1, 1)
-    let_go(double, f"hang.{SHUTDOWN}")
+    double.let_go(f"hang.{SHUTDOWN}")
     assert hurried.look(at(4)).devices == before
     assert (double.calls(SHUTDOWN), double.calls(INIT)) == (1, 2)
 
@@ -232,7 +223,7 @@ def test_a_shutdown_that_hangs_in_a_look_is_tried_once(double, hurried, at):
     assert "do not answer" in hurried.look(at(60)).trouble
     assert "do not answer" in hurried.look(at(62)).trouble
     del double["gpu.0.lost"]
-    let_go(double, f"hang.{SHUTDOWN}")
+    double.let_go(f"hang.{SHUTDOWN}")
     assert set(troubles(hurried.look(at(64))).values()) == {None}
     assert (double.calls(SHUTDOWN), double.calls(INIT)) == (1, 2)
 
@@ -245,13 +236,8 @@ def test_the_interpreter_exits_although_calls_hang(double):
         "i = NVMLInventory('h', 1.0); seen = i.look(datetime.now(UTC)); i.close()\n"
         "print([(d.uuid, d.unavailable and d.unavailable.trouble.value) for d in seen.devices])"
     )
-    environment = {
-        "LD_LIBRARY_PATH": str(double.library.parent),
-        "NVML_DOUBLE_STATE": str(double.state),
-        "PYTHONPATH": ":".join(path for path in sys.path if path),
-    }
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True,
+        [sys.executable, "-c", script], env=double.environment(), capture_output=True, text=True,
         timeout=LONG / 10, check=True,
     )  # fmt: skip
     assert done.stdout == "[('GPU-0', 'unknown'), ('GPU-2', None)]\n"

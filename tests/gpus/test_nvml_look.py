@@ -245,13 +245,8 @@ def test_a_process_of_its_own_finds_the_library_by_its_name(double):
         "i = NVMLInventory('h', 60); seen = i.look(datetime.now(UTC)); i.close()\n"
         "print(json.dumps([seen.trouble, [(d.uuid, d.load.used_mib) for d in seen.devices]]))"
     )
-    environment = {
-        "LD_LIBRARY_PATH": str(double.library.parent),
-        "NVML_DOUBLE_STATE": str(double.state),
-        "PYTHONPATH": ":".join(path for path in sys.path if path),
-    }
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True,
+        [sys.executable, "-c", script], env=double.environment(), capture_output=True, text=True,
         timeout=60, check=True,
     )  # fmt: skip
     assert json.loads(done.stdout) == [None, [["GPU-0", 100], ["GPU-1", 101], ["GPU-2", 102]]]

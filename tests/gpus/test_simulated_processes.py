@@ -3,44 +3,29 @@
 import contextlib
 import json
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuspawner.domain.devices import HostId, Load, ProcessUse, Trouble
+from gpuspawner.domain.devices import Load, ProcessUse, Trouble
 from gpuspawner.gpus import presets
 from gpuspawner.gpus.simulated import SimulatedInventory
-from gpuspawner.gpus.simulated_lab import Lab
-
-HOST = HostId("host-a")
-LAB = Lab(HOST, "mixed-lab")
-TURING, OTHER_TURING, A100, H100 = LAB.devices
-FIRST, SECOND, THIRD = (
-    item.uuid for item in LAB.devices[A100].instances(LAB.devices[A100].initial)
+from tests.gpus.simulated_host import (
+    A100,
+    FIRST,
+    H100,
+    HOST,
+    LAB,
+    OTHER_TURING,
+    SECOND,
+    THIRD,
+    TURING,
+    inventory,
+    see,
+    state,
+    written,
 )
 
-
-@pytest.fixture
-def state(tmp_path):
-    return tmp_path / "state.json"
-
-
-@pytest.fixture
-def inventory(state):
-    return SimulatedInventory(HOST, "mixed-lab", state)
-
-
-@pytest.fixture
-def see(inventory, at):
-    return lambda uuid: device(inventory, at, uuid)
-
-
-def device(inventory, at, uuid):
-    return next(d for d in inventory.look(at()).devices if d.uuid == uuid)
-
-
-def written(state):
-    return json.loads(state.read_text()).get("processes", [])
+__all__ = ["inventory", "see", "state"]
 
 
 def test_an_untouched_lab_knows_that_nothing_runs(see):

@@ -7,43 +7,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuspawner.domain.devices import HostId, ProcessUse
+from gpuspawner.domain.devices import ProcessUse
 from gpuspawner.gpus import simulated_state
 from gpuspawner.gpus.simulated import SimulatedInventory
-from gpuspawner.gpus.simulated_lab import Lab
 from gpuspawner.gpus.simulated_processes import SimulatedProcess
+from tests.gpus.simulated_host import (
+    A100,
+    FIRST,
+    H100,
+    HOST,
+    LAB,
+    SECOND,
+    TURING,
+    device,
+    inventory,
+    see,
+    state,
+    written,
+)
 
-HOST = HostId("host-a")
-LAB = Lab(HOST, "mixed-lab")
-TURING, _, A100, H100 = LAB.devices
-FIRST, SECOND, _ = (item.uuid for item in LAB.devices[A100].instances(LAB.devices[A100].initial))
-
-
-@pytest.fixture
-def state(tmp_path):
-    return tmp_path / "state.json"
-
-
-@pytest.fixture
-def inventory(state):
-    return SimulatedInventory(HOST, "mixed-lab", state)
-
-
-@pytest.fixture
-def see(inventory, at):
-    return lambda uuid: device(inventory, at, uuid)
-
-
-def device(inventory, at, uuid):
-    return next(d for d in inventory.look(at()).devices if d.uuid == uuid)
+__all__ = ["inventory", "see", "state"]
 
 
 def entry(**changes):
     return {"pid": 4711, "uuid": TURING, "memory_mib": 2048} | changes
-
-
-def written(state):
-    return json.loads(state.read_text()).get("processes", [])
 
 
 def test_a_change_by_method_is_in_the_file_and_another_object_sees_it(inventory, state, at):

@@ -7,32 +7,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuspawner.domain.devices import HostId, Trouble
+from gpuspawner.domain.devices import Trouble
 from gpuspawner.gpus import simulated_state
 from gpuspawner.gpus.simulated import SimulatedInventory
-from gpuspawner.gpus.simulated_lab import Lab
+from tests.gpus.simulated_host import (
+    A100,
+    H100,
+    HOST,
+    LAB,
+    TURING,
+    device,
+    inventory,
+    state,
+)
 
-HOST = HostId("host-a")
-LAB = Lab(HOST, "mixed-lab")
-TURING, _, A100, H100 = LAB.devices
-
-
-@pytest.fixture
-def state(tmp_path):
-    return tmp_path / "state.json"
-
-
-@pytest.fixture
-def inventory(state):
-    return SimulatedInventory(HOST, "mixed-lab", state)
+__all__ = ["inventory", "state"]
 
 
 def write(path, document):
     path.write_text(document if isinstance(document, str) else json.dumps(document))
-
-
-def device(inventory, at, uuid):
-    return next(d for d in inventory.look(at()).devices if d.uuid == uuid)
 
 
 def test_no_file_is_the_untouched_lab_and_none_is_made(inventory, state, at):

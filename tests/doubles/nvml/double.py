@@ -4,6 +4,8 @@ import ctypes
 import importlib
 import shutil
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
@@ -42,6 +44,22 @@ class Double(MutableMapping[str, object]):
         monkeypatch.setenv("NVML_DOUBLE_STATE", str(self.state))
         monkeypatch.setattr(pynvml, "nvmlLib", self._loaded)
         monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+
+    def environment(self) -> dict[str, str]:
+        """What a process needs to find it in the library's place."""
+        return {
+            "LD_LIBRARY_PATH": str(self.library.parent),
+            "NVML_DOUBLE_STATE": str(self.state),
+            "PYTHONPATH": ":".join(path for path in sys.path if path),
+        }
+
+    def let_go(self, key: str) -> None:
+        """End a hang, and wait until the calls of its thread have come back."""
+        del self[key]
+        for thread in threading.enumerate():
+            if thread.name.startswith("nvml-"):
+                thread.join(60)
+                assert not thread.is_alive()
 
     def calls(self, symbol: str) -> int:
         return self._loaded.nvmlDoubleCalls(symbol.encode())
